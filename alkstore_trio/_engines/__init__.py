@@ -1,0 +1,1 @@
+"""The engines: thin, tables and guarded moves, no policy. Only `_open` imports them."""

@@ -1,0 +1,50 @@
+"""The seam to the running loop: the one module that knows what trio and asyncio do differently.
+
+Loops are found at call time, so that the package imports where only one of them exists.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from anyio.lowlevel import current_token
+
+__all__ = ["call_soon_threadsafe", "cancellation_check", "is_cancelling"]
+
+
+def _on_trio() -> bool:
+    return "trio" in sys.modules and current_token().backend_class.__module__.endswith("trio")
+
+
+def cancellation_check() -> Callable[[], Awaitable[object]]:
+    """The running loop's ``checkpoint_if_cancelled``, without anyio's look-up at each call."""
+    if _on_trio():
+        check: Callable[[], Awaitable[object]] = sys.modules["trio"].lowlevel.checkpoint_if_cancelled
+        return check
+    return current_token().backend_class.checkpoint_if_cancelled
+
+
+def call_soon_threadsafe() -> Callable[[Callable[[], object]], None]:
+    """How to call a function in the running loop from anywhere: another thread, a finalizer, after its end."""
+    loop: Any = current_token().native_token
+    post = loop.run_sync_soon if _on_trio() else loop.call_soon_threadsafe
+
+    def call_soon(function: Callable[[], object]) -> None:
+        try:
+            post(function)
+        except RuntimeError:  # the loop has ended (trio.RunFinishedError is one), and all that it held with it
+            return
+
+    return call_soon
+
+
+def is_cancelling() -> bool:
+    """Whether the current task is being cancelled, by a scope or by a bare ``Task.cancel()``."""
+    if anyio.current_effective_deadline() == float("-inf"):
+        return True
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is None or _on_trio():
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

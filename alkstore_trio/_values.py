@@ -1,0 +1,156 @@
+"""The values that the library hands out: frozen, comparable, the same for every engine.
+
+A value holds no connection and does no I/O. Instants are unix seconds, lengths of time seconds.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import attrs
+
+from ._rules import payload as codec
+from ._rules.queue import JobRow, JobState
+
+__all__ = [
+    "Job",
+    "JobState",
+    "QueueStatistics",
+    "Schedule",
+    "ScheduleOptions",
+    "ScheduleState",
+    "StreamEvent",
+    "StreamStatistics",
+    "Wake",
+]
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Job:
+    """A job as it stood when it was read; ``body`` is the stored JSON text."""
+
+    id: int
+    queue: str
+    body: str
+    state: JobState
+    priority: int
+    run_at: float
+    expires_at: float | None
+    attempts: int
+    max_attempts: int
+    visibility_timeout: float
+    base_backoff: float
+    dead_retention: float | None
+    worker_id: str | None
+    claim_expires_at: float | None
+    created_at: float
+    last_error: str | None
+    died_at: float | None
+
+    @cached_property
+    def payload(self) -> Any:
+        """The decoded body. ``CodecError`` if it is no JSON."""
+        return codec.decode(self.body)
+
+    def payload_as(self, convert: Callable[[Any], T]) -> T:
+        """``convert(payload)``: a class's constructor, a validator. Whatever it raises is a ``CodecError``."""
+        return codec.convert(self.body, self.payload, convert)
+
+
+def job_of(row: JobRow) -> Job:
+    """The public value of an engine's row."""
+    stamps = row.stamps
+    return Job(
+        row.id,
+        row.queue,
+        row.body,
+        row.state,
+        row.priority,
+        row.run_at,
+        row.expires_at,
+        row.attempts,
+        stamps.max_attempts,
+        stamps.visibility_timeout,
+        stamps.base_backoff,
+        stamps.dead_retention,
+        row.worker_id,
+        row.claim_expires_at,
+        row.created_at,
+        row.last_error,
+        row.died_at,
+    )
+
+
+@attrs.frozen
+class StreamEvent:
+    """An event of a stream; ``body`` is the stored JSON text, ``key`` what the publisher gave."""
+
+    offset: int
+    stream: str
+    key: str | None
+    body: str
+    created_at: float
+
+    @cached_property
+    def payload(self) -> Any:
+        """The decoded body. ``CodecError`` if it is no JSON."""
+        return codec.decode(self.body)
+
+    def payload_as(self, convert: Callable[[Any], T]) -> T:
+        """``convert(payload)``: a class's constructor, a validator. Whatever it raises is a ``CodecError``."""
+        return codec.convert(self.body, self.payload, convert)
+
+
+@attrs.frozen
+class Wake:
+    """A hint that something was notified on a channel: no payload, no count."""
+
+    channel: str
+
+
+@attrs.frozen
+class QueueStatistics:
+    """Rows of a queue by state, and how many a claim would take now."""
+
+    pending: int
+    processing: int
+    dead: int
+    ready: int
+
+
+@attrs.frozen
+class StreamStatistics:
+    """The first and last offset that a reader may see (``None``: no event), and each consumer's saved offset."""
+
+    first: int | None
+    last: int | None
+    consumers: Mapping[str, int]
+
+
+@attrs.frozen
+class ScheduleOptions:
+    """What a schedule's fires are enqueued with; ``expires`` is seconds from the fire."""
+
+    priority: int = 0
+    expires: float | None = None
+    max_attempts: int | None = None
+
+
+@attrs.frozen
+class Schedule:
+    """A registered schedule: every boundary of ``spec`` enqueues its payload on ``queue``."""
+
+    name: str
+    spec: str
+    queue: str
+    opts: ScheduleOptions
+
+
+@attrs.frozen
+class ScheduleState:
+    """A schedule and its next boundary."""
+
+    schedule: Schedule
+    next_at: float

@@ -1,0 +1,19 @@
+"""The suite that every engine must pass, under both loops.
+
+A test module of an engine is the star import and one fixture::
+
+    from alkstore_trio.testing.conformance import *
+
+    @pytest.fixture
+    def case() -> Case:
+        return Case("mine", open_mine)
+
+Call ``pytest.register_assert_rewrite("alkstore_trio.testing.conformance")`` in a conftest for readable failures.
+"""
+
+import pytest
+
+from .kit import *
+from .queues import *
+
+pytestmark = pytest.mark.anyio

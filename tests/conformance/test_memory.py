@@ -1,0 +1,11 @@
+"""The conformance suite on the memory engine."""
+
+import pytest
+
+from alkstore_trio import open_memory
+from alkstore_trio.testing.conformance import *
+
+
+@pytest.fixture(params=[Case("memory", open_memory)], ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.param
