@@ -1,294 +1,420 @@
-"""One queue of the memory engine: its rows, and the indexes that keep every claim flat.
+"""The tables of the memory engine and what every op does to them.
 
-An index is a hint, kept in step by `file`; where a row stands is decided by `rules.queue.slot` alone. A row that leaves
-an index by another door stays behind as a stale entry, told by where it is filed now, and is dropped when it is met or
-when the stale outnumber the live.
-
-Ready rows wait in up to 16 lanes, a priority each, as long as they come in claim order; any other ready row waits in
-one heap. A claim compares the best lane's head with the heap's. Whatever time moves has a timeline, and the least of
-their heads is one float, so that the usual claim pays one comparison for all of them.
+Nothing here awaits or looks at a clock, so an op is atomic. An auto-committed write allocates its number and is applied
+at once; a transaction allocates when it stages and is applied, by the same functions, when it commits.
 """
 
 import math
-from collections import deque
-from heapq import heapify, heappop, heappush, nsmallest
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
 
-from .._ops import NextReady
-from .._rules import queue as rules
-from .._rules.bounds import after
-from .._rules.queue import JobRow, JobState, Slot
-from .._values import QueueStatistics
+import attrs
 
-__all__ = ["QueueTable"]
+from .. import _ops as ops
+from .._ops import Op
+from .._rules import queue as jobs
+from .._rules import ticks
+from .._rules.bounds import deadline
+from .._rules.queue import JobRow, Slot
+from .._rules.stamps import PLAIN, overridden
+from .._values import QueueStatistics, Schedule, ScheduleState, StreamEvent, StreamStatistics
+from .overlay import Staged, enqueued, published
+from .queue_table import QueueTable
 
-_LANES = 16  # priorities that get a lane of their own
-_SLACK = 64  # stale entries that an index may always keep
+__all__ = ["HANDLERS", "Tables"]
 
-READY, LEASED, GONE = Slot.READY, Slot.LEASED, Slot.GONE
-PROCESSING, DEAD = JobState.PROCESSING, JobState.DEAD
-
-
-class Timeline:
-    """Rows by an instant; an entry is live while its row is filed under one of the slots."""
-
-    __slots__ = ("_heap", "_limit", "_slots")
-
-    def __init__(self, *slots: Slot) -> None:
-        self._slots = slots
-        self._heap: list[tuple[float, int, JobRow]] = []
-        self._limit = _SLACK
-
-    def add(self, moment: float, row: JobRow) -> None:
-        heap = self._heap
-        heappush(heap, (moment, row.id, row))
-        if len(heap) > self._limit:
-            slots = self._slots
-            heap[:] = [entry for entry in heap if entry[2].filed in slots]
-            heapify(heap)
-            self._limit = _SLACK + 2 * len(heap)
-
-    def head(self) -> float:
-        """The earliest instant; infinity when there is none."""
-        heap = self._heap
-        while heap:
-            if heap[0][2].filed in self._slots:
-                return heap[0][0]
-            heappop(heap)
-        return math.inf
-
-    def pop(self) -> JobRow:
-        return heappop(self._heap)[2]
+_SLACK = 64  # empty queues that are always kept
+_OFFSET = attrgetter("offset")
 
 
-class QueueTable:
-    """The rows of a queue. Every method that takes ``now`` is given one that never decreases, `rewind` aside."""
+class StreamTable:
+    """A stream: committed events by offset, saved offsets, and the first offset that each open transaction staged."""
 
-    __slots__ = (
-        "_delayed",
-        "_expired",
-        "_expiries",
-        "_heap",
-        "_lanes",
-        "_leases",
-        "_moves_at",
-        "_order",
-        "_processing",
-        "_ready",
-        "_retention",
-        "_spent",
-        "_stale",
-        "dead",
-        "rows",
-    )
+    __slots__ = ("events", "last", "offsets", "staged")
 
     def __init__(self) -> None:
-        self.rows: dict[int, JobRow] = {}
-        self._processing = 0
-        self._clear()
+        self.events: list[StreamEvent] = []
+        self.offsets: dict[str, int] = {}
+        self.staged: dict[int, int] = {}
+        self.last = 0
 
-    def _clear(self) -> None:
-        self.dead: dict[int, JobRow] = {}
-        self._expired: dict[int, JobRow] = {}
-        self._spent: dict[int, JobRow] = {}
-        self._lanes: dict[int, deque[JobRow]] = {}
-        self._order: list[tuple[int, deque[JobRow]]] = []  # the lanes, highest priority first
-        self._heap: list[tuple[int, float, int, JobRow]] = []
-        self._ready = self._stale = 0
-        self._delayed = Timeline(Slot.DELAYED)
-        self._leases = Timeline(LEASED)
-        self._expiries = Timeline(READY, Slot.DELAYED, Slot.SPENT)
-        self._retention = Timeline(Slot.DEAD)
-        self._moves_at = math.inf
+    def visible(self, reader: int | None = None) -> int:
+        """How many events a reader may see: those before whatever a foreign transaction may still commit."""
+        if not self.staged:
+            return len(self.events)
+        horizon = min((first for key, first in self.staged.items() if key != reader), default=math.inf)
+        return bisect_left(self.events, horizon, key=_OFFSET)
 
-    # Rows in, out and changed
+    def page(self, offset: int, limit: int, reader: int | None) -> list[StreamEvent]:
+        """Visible events above an offset."""
+        start = bisect_right(self.events, offset, key=_OFFSET)
+        return self.events[start : min(start + limit, self.visible(reader))]
 
-    def add(self, row: JobRow, now: float) -> None:
-        """A new row."""
-        self.rows[row.id] = row
-        self._file(row, now)
-
-    def replace(self, old: JobRow, new: JobRow, now: float) -> None:
-        """A change of a row that somebody may hold."""
-        self._unfile(old)
-        self.rows[new.id] = new
-        self._processing += (new.state is PROCESSING) - (old.state is PROCESSING)
-        self._file(new, now)
-
-    def remove(self, row: JobRow) -> None:
-        """A row that is gone."""
-        self._unfile(row)
-        del self.rows[row.id]
-        self._processing -= row.state is PROCESSING
-
-    def _file(self, row: JobRow, now: float) -> None:
-        where = row.filed = rules.slot(row, now)
-        if where is READY:
-            self._ready += 1
-            self._line_up(row)
-        elif where is LEASED:
-            assert row.claim_expires_at is not None
-            self._leases.add(row.claim_expires_at, row)
-            self._moves_at = min(self._moves_at, row.claim_expires_at)
-            return
-        elif where is Slot.DELAYED:
-            self._delayed.add(row.run_at, row)
-            self._moves_at = min(self._moves_at, row.run_at)
-        elif where is Slot.SPENT:
-            self._spent[row.id] = row
-        elif where is Slot.EXPIRED:
-            self._expired[row.id] = row
-            return
+    def append(self, event: StreamEvent) -> None:
+        """Add an event where its offset belongs."""
+        if self.events and self.events[-1].offset > event.offset:
+            insort(self.events, event, key=_OFFSET)
         else:
-            self.dead[row.id] = row
-            buried_at = rules.buried_at(row)
-            if buried_at is not None:
-                self._retention.add(buried_at, row)
-            return
-        if row.expires_at is not None:
-            self._expiries.add(row.expires_at, row)
-            self._moves_at = min(self._moves_at, row.expires_at)
+            self.events.append(event)
 
-    def _unfile(self, row: JobRow) -> None:
-        where, row.filed = row.filed, GONE
-        if where is READY:
-            self._ready -= 1
-            self._left_stale()
-        elif where is Slot.SPENT:
-            del self._spent[row.id]
-        elif where is Slot.EXPIRED:
-            del self._expired[row.id]
-        elif where is Slot.DEAD:
-            del self.dead[row.id]
 
-    # Time
+@attrs.define(eq=False)
+class LockRow:
+    """Who holds a lock, and until when."""
 
-    def advance(self, now: float) -> None:
-        """File again whatever time has moved."""
-        if now < self._moves_at:
-            return
-        while self._expiries.head() <= now:
-            row = self._expiries.pop()
-            self._unfile(row)
-            self._file(row, now)
-        while self._delayed.head() <= now:
-            self._file(self._delayed.pop(), now)
-        while self._leases.head() < now:
-            self._file(self._leases.pop(), now)
-        self._moves_at = min(self._expiries.head(), self._delayed.head(), self._leases.head())
+    owner: str
+    token: int
+    expires_at: float
+
+
+@attrs.define(eq=False)
+class ScheduleRow:
+    """A registered schedule."""
+
+    schedule: Schedule
+    interval: float
+    body: str
+    next_at: float
+
+
+class Tables:
+    """All that a memory store holds."""
+
+    def __init__(self) -> None:
+        self.latest = -math.inf  # the last reading of the clock
+        self._queues: dict[str, QueueTable] = {}
+        self._queues_kept = _SLACK
+        self._last_job = 0
+        self._streams: dict[str, StreamTable] = {}
+        self._locks: dict[str, LockRow] = {}
+        self._last_token = 0
+        self._schedules: dict[str, ScheduleRow] = {}
 
     def rewind(self, now: float) -> None:
-        """The clock stepped back: file everything anew."""
-        self._clear()
-        for row in self.rows.values():
-            self._file(row, now)
+        """The clock stepped back: what time had moved is where it was."""
+        for table in self._queues.values():
+            table.rewind(now)
 
-    # Claim order
+    def apply(self, effect: Staged) -> None:
+        """Make a staged effect stand."""
+        _APPLIERS[effect.write.__class__](self, effect.write, effect.answer, effect.now)
 
-    def _line_up(self, row: JobRow) -> None:
-        lane = self._lanes.get(row.priority)
-        if lane is None:
-            lane = self._open_lane(row.priority)
-        if lane is not None:
-            if not lane:
-                lane.append(row)
-                return
-            last = lane[-1]
-            if last.run_at < row.run_at or (last.run_at == row.run_at and last.id < row.id):
-                lane.append(row)
-                return
-        heappush(self._heap, (-row.priority, row.run_at, row.id, row))
+    # Queues
 
-    def _open_lane(self, priority: int) -> deque[JobRow] | None:
-        if len(self._lanes) == _LANES:
-            idle = next((known for known, lane in self._order if not lane), None)
-            if idle is None:
-                return None
-            del self._lanes[idle]
-        lane = self._lanes[priority] = deque()
-        self._order = sorted(self._lanes.items(), reverse=True, key=lambda known: known[0])
-        return lane
+    def _queue(self, name: str) -> QueueTable:
+        table = self._queues.get(name)
+        if table is None:
+            if len(self._queues) > self._queues_kept:
+                self._queues = {known: kept for known, kept in self._queues.items() if kept.rows}
+                self._queues_kept = _SLACK + 2 * len(self._queues)
+            table = self._queues[name] = QueueTable()
+        return table
 
-    def _left_stale(self) -> None:
-        self._stale += 1
-        if self._stale > _SLACK + 2 * self._ready:
-            self._stale = 0
-            for lane in self._lanes.values():
-                kept = [row for row in lane if row.filed is READY]
-                lane.clear()
-                lane.extend(kept)
-            self._heap = [entry for entry in self._heap if entry[3].filed is READY]
-            heapify(self._heap)
+    def allocate_ids(self, write: ops.Enqueue) -> list[int]:
+        first = self._last_job + 1
+        self._last_job += len(write.bodies)
+        return list(range(first, self._last_job + 1))
 
-    def _pop_ready(self) -> JobRow | None:
-        """Take the first ready row of all out of its lane or heap."""
-        best: deque[JobRow] | None = None
-        for _, lane in self._order:
-            while lane and lane[0].filed is not READY:
-                lane.popleft()
-                self._stale -= 1
-            if lane:
-                best = lane
-                break
-        heap = self._heap
-        while heap and heap[0][3].filed is not READY:
-            heappop(heap)
-            self._stale -= 1
-        if heap:
-            rank, run_at, job_id, _ = heap[0]
-            if best is None or (rank, run_at, job_id) < (-best[0].priority, best[0].run_at, best[0].id):
-                return heappop(heap)[3]
-        return best.popleft() if best is not None else None
+    def _apply_enqueue(self, write: ops.Enqueue, ids: list[int], now: float) -> None:
+        table = self._queue(write.queue)
+        for row in enqueued(write, ids, now):
+            table.add(row, self.latest)
 
-    # Verbs
+    def _enqueue(self, op: ops.Enqueue, now: float) -> list[int]:
+        ids = self.allocate_ids(op)
+        self._apply_enqueue(op, ids, now)
+        return ids
 
-    def claim(self, worker_id: str, n: int, now: float) -> list[JobRow]:
-        """Bury the exhausted, then claim the first ``n`` ready rows."""
-        if now >= self._moves_at:
-            self.advance(now)
-        if self._spent:
-            for row in tuple(self._spent.values()):
-                self.replace(row, rules.failed(row, now, rules.EXHAUSTED), now)
-        claims: list[JobRow] = []
-        while len(claims) < n:
-            first = self._pop_ready()
-            if first is None:
-                break
-            self._ready -= 1
-            first.filed = GONE
-            self._processing += first.state is not PROCESSING
-            row = rules.claimed(first, worker_id, now)
-            self.rows[row.id] = row
-            self._file(row, now)
-            claims.append(row)
-        return claims
+    def job(self, queue: str, job_id: int) -> JobRow | None:
+        """A committed job."""
+        table = self._queues.get(queue)
+        return None if table is None else table.rows.get(job_id)
 
-    def sweep(self, now: float) -> int:
-        """Delete the dead past their retention, then bury the expired."""
-        self.advance(now)
-        swept = len(self._expired)
-        while self._retention.head() <= now:
-            self.remove(self._retention.pop())
-            swept += 1
-        for row in tuple(self._expired.values()):
-            self.replace(row, rules.failed(row, now, rules.EXPIRED), now)
-        return swept
+    def _get_job(self, op: ops.GetJob, now: float) -> JobRow | None:
+        return self.job(op.queue, op.id)
 
-    def next_ready(self, now: float) -> NextReady:
-        """When a claim may next find a row."""
-        self.advance(now)
-        if self._ready:
-            return NextReady(now, now)
-        at = min(self._delayed.head(), after(self._leases.head()))
-        return NextReady(None if at == math.inf else at, now)
+    def _jobs(self, op: ops.Jobs, now: float) -> list[JobRow]:
+        return self._queue(op.queue).page(op.state, op.limit, op.after)
 
-    def statistics(self, now: float) -> QueueStatistics:
-        """Rows by state, and how many a claim would take."""
-        self.advance(now)
-        dead = len(self.dead)
-        return QueueStatistics(len(self.rows) - self._processing - dead, self._processing, dead, self._ready)
+    def _count_jobs(self, op: ops.CountJobs, now: float) -> QueueStatistics:
+        return self._queue(op.queue).statistics(now)
 
-    def page(self, state: JobState | None, limit: int, after_id: int) -> list[JobRow]:
-        """Rows by ascending id."""
-        rows = self.dead if state is DEAD else self.rows
-        ids = (job_id for job_id, row in rows.items() if job_id > after_id and (state is None or row.state is state))
-        return [rows[job_id] for job_id in nsmallest(limit, ids)]
+    def _next_ready_at(self, op: ops.NextReadyAt, now: float) -> ops.NextReady:
+        return self._queue(op.queue).next_ready(now)
+
+    def _queue_names(self, op: ops.QueueNames, now: float) -> list[str]:
+        return sorted(name for name, table in self._queues.items() if table.rows)
+
+    def _claim(self, op: ops.Claim, now: float) -> list[JobRow]:
+        table = self._queues.get(op.queue)
+        return [] if table is None else table.claim(op.worker_id, op.n, now)
+
+    def _held(self, queue: str, job_id: int, token: int, now: float) -> tuple[QueueTable, JobRow] | None:
+        """The row of a valid claim."""
+        table = self._queues.get(queue)
+        row = None if table is None else table.rows.get(job_id)
+        if table is None or row is None or row.token != token or jobs.slot(row, now) is not Slot.LEASED:
+            return None
+        return table, row
+
+    def _ack(self, op: ops.Ack, now: float) -> int:
+        landed = 0
+        for job_id, token in op.claims:
+            held = self._held(op.queue, job_id, token, now)
+            if held is not None:
+                table, row = held
+                table.remove(row)
+                landed += 1
+        return landed
+
+    def _settle(self, op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float) -> bool:
+        held = self._held(op.queue, op.id, op.token, now)
+        if held is None:
+            return False
+        table, row = held
+        table.replace(row, _settled(row, op, now), now)
+        return True
+
+    def _sweep(self, op: ops.Sweep, now: float) -> int:
+        return self._queue(op.queue).sweep(now)
+
+    def _revive(self, op: ops.Revive, now: float) -> int:
+        table = self._queue(op.queue)
+        dead = [table.dead[job_id] for job_id in op.ids if job_id in table.dead]
+        for row in dead:
+            table.replace(row, jobs.revived(row, now), now)
+        return len(dead)
+
+    def _delete(self, op: ops.Delete, now: float) -> int:
+        table = self._queue(op.queue)
+        found = [table.rows[job_id] for job_id in op.ids if job_id in table.rows]
+        free = [row for row in found if jobs.slot(row, now) is not Slot.LEASED]
+        for row in free:
+            table.remove(row)
+        return len(free)
+
+    # Streams
+
+    def _stream(self, name: str) -> StreamTable:
+        """The table of a stream, made when it is first written."""
+        table = self._streams.get(name)
+        if table is None:
+            table = self._streams[name] = StreamTable()
+        return table
+
+    def allocate_offsets(self, write: ops.Publish) -> list[int]:
+        table = self._stream(write.stream)
+        first = table.last + 1
+        table.last += len(write.bodies)
+        return list(range(first, table.last + 1))
+
+    def _apply_publish(self, write: ops.Publish, offsets: list[int], now: float) -> None:
+        table = self._stream(write.stream)
+        for event in published(write, offsets, now):
+            table.append(event)
+
+    def _publish(self, op: ops.Publish, now: float) -> list[int]:
+        offsets = self.allocate_offsets(op)
+        self._apply_publish(op, offsets, now)
+        return offsets
+
+    def _apply_save_offset(self, write: ops.SaveOffset, advanced: bool, now: float) -> None:
+        self._save_offset(write, now)
+
+    def _save_offset(self, op: ops.SaveOffset, now: float) -> bool:
+        if op.offset <= self.saved(op.stream, op.consumer):
+            return False
+        self._stream(op.stream).offsets[op.consumer] = op.offset
+        return True
+
+    def saved(self, stream: str, consumer: str) -> int:
+        """A consumer's committed offset."""
+        table = self._streams.get(stream)
+        return 0 if table is None else table.offsets.get(consumer, 0)
+
+    def page(self, stream: str, offset: int, limit: int, reader: int | None = None) -> list[StreamEvent]:
+        """A page of committed events as a reader, a transaction's key or nobody, may see it."""
+        table = self._streams.get(stream)
+        return [] if table is None else table.page(offset, limit, reader)
+
+    def _get_offset(self, op: ops.GetOffset, now: float) -> int:
+        return self.saved(op.stream, op.consumer)
+
+    def _read_since(self, op: ops.ReadSince, now: float) -> list[StreamEvent]:
+        return self.page(op.stream, op.offset, op.limit)
+
+    def _read_from_consumer(self, op: ops.ReadFromConsumer, now: float) -> list[StreamEvent]:
+        return self.page(op.stream, self.saved(op.stream, op.consumer), op.limit)
+
+    def _count_events(self, op: ops.CountEvents, now: float) -> StreamStatistics:
+        table = self._streams.get(op.stream) or StreamTable()
+        seen = table.visible()
+        first, last = (table.events[0].offset, table.events[seen - 1].offset) if seen else (None, None)
+        return StreamStatistics(first, last, dict(table.offsets))
+
+    def _stream_names(self, op: ops.StreamNames, now: float) -> list[str]:
+        return sorted(name for name, table in self._streams.items() if table.events or table.offsets)
+
+    def _trim(self, op: ops.Trim, now: float) -> int:
+        table = self._streams.get(op.stream) or StreamTable()
+        end = min(bisect_right(table.events, op.horizon, key=_OFFSET), table.visible())
+        del table.events[:end]
+        return end
+
+    def hold_back(self, stream: str, key: int, offset: int) -> bool:
+        """An open transaction staged an offset; whether it is the first of that stream."""
+        staged = self._stream(stream).staged
+        return staged.setdefault(key, offset) == offset
+
+    def uncover(self, key: int, streams: Sequence[str]) -> list[str]:
+        """Forget what a transaction staged; the streams of which more can be seen now."""
+        uncovered = []
+        for name in streams:
+            table = self._streams[name]
+            before = table.visible()
+            del table.staged[key]
+            if table.visible() > before:
+                uncovered.append(name)
+        return uncovered
+
+    # Notify
+
+    def _apply_notify(self, write: ops.Notify, answer: None, now: float) -> None:
+        """Nothing is kept: the wake is all."""
+
+    def _notify(self, op: ops.Notify, now: float) -> None:
+        return None
+
+    # Locks
+
+    def _try_lock(self, op: ops.TryLock, now: float) -> int | None:
+        row = self._locks.get(op.name)
+        if row is not None and row.expires_at > now:
+            return row.token if row.owner == op.owner else None
+        self._last_token += 1
+        self._locks[op.name] = LockRow(op.owner, self._last_token, deadline(now, op.ttl))
+        return self._last_token
+
+    def _renew(self, op: ops.Renew, now: float) -> bool:
+        row = self._locks.get(op.name)
+        if row is None or row.token != op.token or row.expires_at <= now:
+            return False
+        row.expires_at = deadline(now, op.ttl)
+        return True
+
+    def _unlock(self, op: ops.Unlock, now: float) -> bool:
+        row = self._locks.get(op.name)
+        if row is None or row.token != op.token:
+            return False
+        del self._locks[op.name]
+        return True
+
+    # Schedules
+
+    def _add_schedule(self, op: ops.AddSchedule, now: float) -> None:
+        known = self._schedules.get(op.name)
+        if known is None:
+            next_at = ticks.first_boundary(now, op.interval)
+        else:
+            next_at = ticks.kept_boundary(known.next_at, known.interval, op.interval, now)
+        schedule = Schedule(op.name, op.spec, op.queue, op.options)
+        self._schedules[op.name] = ScheduleRow(schedule, op.interval, op.body, next_at)
+
+    def _remove_schedule(self, op: ops.RemoveSchedule, now: float) -> bool:
+        return self._schedules.pop(op.name, None) is not None
+
+    def _list_schedules(self, op: ops.Schedules, now: float) -> list[ScheduleState]:
+        return [ScheduleState(row.schedule, row.next_at) for _, row in sorted(self._schedules.items())]
+
+    def _due_schedules(self, op: ops.DueSchedules, now: float) -> ops.Due:
+        due = [
+            ops.DueSchedule(name, row.next_at, row.interval)
+            for name, row in self._schedules.items()
+            if row.next_at <= now
+        ]
+        due.sort(key=attrgetter("next_at", "name"))
+        next_at = min((row.next_at for row in self._schedules.values() if row.next_at > now), default=None)
+        return ops.Due(due, next_at, now)
+
+    def _fire(self, op: ops.Fire, now: float) -> ops.Fired | None:
+        lease = self._locks.get(op.lease)
+        if lease is None or lease.token != op.token or lease.expires_at <= now:
+            return None
+        row = self._schedules.get(op.name)
+        if row is None or row.next_at != op.seen:
+            return ops.Fired(0, "")
+        row.next_at = op.next_at
+        options = row.schedule.opts
+        work = ops.Enqueue(
+            row.schedule.queue,
+            (row.body,) * op.times,
+            overridden(PLAIN, options.max_attempts),
+            None,
+            None,
+            options.priority,
+            options.expires,
+        )
+        self._apply_enqueue(work, self.allocate_ids(work), op.at)
+        return ops.Fired(op.times, work.queue)
+
+    def _read_clock(self, op: ops.ReadClock, now: float) -> float:
+        return now
+
+
+def _settled(row: JobRow, op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float) -> JobRow:
+    """What a claimed row becomes."""
+    match op:
+        case ops.Fail():
+            return jobs.failed(row, now, op.error)
+        case ops.Retry():
+            return jobs.retried(row, now, op.error, op.delay, op.jitter)
+        case ops.Release():
+            return jobs.released(row, now, op.delay)
+        case ops.Heartbeat():
+            return jobs.extended(row, now, op.extend)
+
+
+HANDLERS: dict[type[Op[Any]], Callable[[Tables, Any, float], Any]] = {
+    ops.Enqueue: Tables._enqueue,
+    ops.Publish: Tables._publish,
+    ops.Notify: Tables._notify,
+    ops.SaveOffset: Tables._save_offset,
+    ops.GetJob: Tables._get_job,
+    ops.GetOffset: Tables._get_offset,
+    ops.ReadSince: Tables._read_since,
+    ops.ReadFromConsumer: Tables._read_from_consumer,
+    ops.Jobs: Tables._jobs,
+    ops.CountJobs: Tables._count_jobs,
+    ops.NextReadyAt: Tables._next_ready_at,
+    ops.CountEvents: Tables._count_events,
+    ops.QueueNames: Tables._queue_names,
+    ops.StreamNames: Tables._stream_names,
+    ops.Schedules: Tables._list_schedules,
+    ops.DueSchedules: Tables._due_schedules,
+    ops.ReadClock: Tables._read_clock,
+    ops.Claim: Tables._claim,
+    ops.Ack: Tables._ack,
+    ops.Fail: Tables._settle,
+    ops.Retry: Tables._settle,
+    ops.Release: Tables._settle,
+    ops.Heartbeat: Tables._settle,
+    ops.Sweep: Tables._sweep,
+    ops.Revive: Tables._revive,
+    ops.Delete: Tables._delete,
+    ops.Trim: Tables._trim,
+    ops.TryLock: Tables._try_lock,
+    ops.Renew: Tables._renew,
+    ops.Unlock: Tables._unlock,
+    ops.AddSchedule: Tables._add_schedule,
+    ops.RemoveSchedule: Tables._remove_schedule,
+    ops.Fire: Tables._fire,
+}
+
+_APPLIERS: dict[type[Op[Any]], Callable[[Tables, Any, Any, float], None]] = {
+    ops.Enqueue: Tables._apply_enqueue,
+    ops.Publish: Tables._apply_publish,
+    ops.Notify: Tables._apply_notify,
+    ops.SaveOffset: Tables._apply_save_offset,
+}

@@ -1,0 +1,294 @@
+"""One queue of the memory engine: its rows, and the indexes that keep every claim flat.
+
+An index is a hint, kept in step by `file`; where a row stands is decided by `rules.queue.slot` alone. A row that leaves
+an index by another door stays behind as a stale entry, told by where it is filed now, and is dropped when it is met or
+when the stale outnumber the live.
+
+Ready rows wait in up to 16 lanes, a priority each, as long as they come in claim order; any other ready row waits in
+one heap. A claim compares the best lane's head with the heap's. Whatever time moves has a timeline, and the least of
+their heads is one float, so that the usual claim pays one comparison for all of them.
+"""
+
+import math
+from collections import deque
+from heapq import heapify, heappop, heappush, nsmallest
+
+from .._ops import NextReady
+from .._rules import queue as rules
+from .._rules.bounds import after
+from .._rules.queue import JobRow, JobState, Slot
+from .._values import QueueStatistics
+
+__all__ = ["QueueTable"]
+
+_LANES = 16  # priorities that get a lane of their own
+_SLACK = 64  # stale entries that an index may always keep
+
+READY, LEASED, GONE = Slot.READY, Slot.LEASED, Slot.GONE
+PROCESSING, DEAD = JobState.PROCESSING, JobState.DEAD
+
+
+class Timeline:
+    """Rows by an instant; an entry is live while its row is filed under one of the slots."""
+
+    __slots__ = ("_heap", "_limit", "_slots")
+
+    def __init__(self, *slots: Slot) -> None:
+        self._slots = slots
+        self._heap: list[tuple[float, int, JobRow]] = []
+        self._limit = _SLACK
+
+    def add(self, moment: float, row: JobRow) -> None:
+        heap = self._heap
+        heappush(heap, (moment, row.id, row))
+        if len(heap) > self._limit:
+            slots = self._slots
+            heap[:] = [entry for entry in heap if entry[2].filed in slots]
+            heapify(heap)
+            self._limit = _SLACK + 2 * len(heap)
+
+    def head(self) -> float:
+        """The earliest instant; infinity when there is none."""
+        heap = self._heap
+        while heap:
+            if heap[0][2].filed in self._slots:
+                return heap[0][0]
+            heappop(heap)
+        return math.inf
+
+    def pop(self) -> JobRow:
+        return heappop(self._heap)[2]
+
+
+class QueueTable:
+    """The rows of a queue. Every method that takes ``now`` is given one that never decreases, `rewind` aside."""
+
+    __slots__ = (
+        "_delayed",
+        "_expired",
+        "_expiries",
+        "_heap",
+        "_lanes",
+        "_leases",
+        "_moves_at",
+        "_order",
+        "_processing",
+        "_ready",
+        "_retention",
+        "_spent",
+        "_stale",
+        "dead",
+        "rows",
+    )
+
+    def __init__(self) -> None:
+        self.rows: dict[int, JobRow] = {}
+        self._processing = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.dead: dict[int, JobRow] = {}
+        self._expired: dict[int, JobRow] = {}
+        self._spent: dict[int, JobRow] = {}
+        self._lanes: dict[int, deque[JobRow]] = {}
+        self._order: list[tuple[int, deque[JobRow]]] = []  # the lanes, highest priority first
+        self._heap: list[tuple[int, float, int, JobRow]] = []
+        self._ready = self._stale = 0
+        self._delayed = Timeline(Slot.DELAYED)
+        self._leases = Timeline(LEASED)
+        self._expiries = Timeline(READY, Slot.DELAYED, Slot.SPENT)
+        self._retention = Timeline(Slot.DEAD)
+        self._moves_at = math.inf
+
+    # Rows in, out and changed
+
+    def add(self, row: JobRow, now: float) -> None:
+        """A new row."""
+        self.rows[row.id] = row
+        self._file(row, now)
+
+    def replace(self, old: JobRow, new: JobRow, now: float) -> None:
+        """A change of a row that somebody may hold."""
+        self._unfile(old)
+        self.rows[new.id] = new
+        self._processing += (new.state is PROCESSING) - (old.state is PROCESSING)
+        self._file(new, now)
+
+    def remove(self, row: JobRow) -> None:
+        """A row that is gone."""
+        self._unfile(row)
+        del self.rows[row.id]
+        self._processing -= row.state is PROCESSING
+
+    def _file(self, row: JobRow, now: float) -> None:
+        where = row.filed = rules.slot(row, now)
+        if where is READY:
+            self._ready += 1
+            self._line_up(row)
+        elif where is LEASED:
+            assert row.claim_expires_at is not None
+            self._leases.add(row.claim_expires_at, row)
+            self._moves_at = min(self._moves_at, row.claim_expires_at)
+            return
+        elif where is Slot.DELAYED:
+            self._delayed.add(row.run_at, row)
+            self._moves_at = min(self._moves_at, row.run_at)
+        elif where is Slot.SPENT:
+            self._spent[row.id] = row
+        elif where is Slot.EXPIRED:
+            self._expired[row.id] = row
+            return
+        else:
+            self.dead[row.id] = row
+            buried_at = rules.buried_at(row)
+            if buried_at is not None:
+                self._retention.add(buried_at, row)
+            return
+        if row.expires_at is not None:
+            self._expiries.add(row.expires_at, row)
+            self._moves_at = min(self._moves_at, row.expires_at)
+
+    def _unfile(self, row: JobRow) -> None:
+        where, row.filed = row.filed, GONE
+        if where is READY:
+            self._ready -= 1
+            self._left_stale()
+        elif where is Slot.SPENT:
+            del self._spent[row.id]
+        elif where is Slot.EXPIRED:
+            del self._expired[row.id]
+        elif where is Slot.DEAD:
+            del self.dead[row.id]
+
+    # Time
+
+    def advance(self, now: float) -> None:
+        """File again whatever time has moved."""
+        if now < self._moves_at:
+            return
+        while self._expiries.head() <= now:
+            row = self._expiries.pop()
+            self._unfile(row)
+            self._file(row, now)
+        while self._delayed.head() <= now:
+            self._file(self._delayed.pop(), now)
+        while self._leases.head() < now:
+            self._file(self._leases.pop(), now)
+        self._moves_at = min(self._expiries.head(), self._delayed.head(), self._leases.head())
+
+    def rewind(self, now: float) -> None:
+        """The clock stepped back: file everything anew."""
+        self._clear()
+        for row in self.rows.values():
+            self._file(row, now)
+
+    # Claim order
+
+    def _line_up(self, row: JobRow) -> None:
+        lane = self._lanes.get(row.priority)
+        if lane is None:
+            lane = self._open_lane(row.priority)
+        if lane is not None:
+            if not lane:
+                lane.append(row)
+                return
+            last = lane[-1]
+            if last.run_at < row.run_at or (last.run_at == row.run_at and last.id < row.id):
+                lane.append(row)
+                return
+        heappush(self._heap, (-row.priority, row.run_at, row.id, row))
+
+    def _open_lane(self, priority: int) -> deque[JobRow] | None:
+        if len(self._lanes) == _LANES:
+            idle = next((known for known, lane in self._order if not lane), None)
+            if idle is None:
+                return None
+            del self._lanes[idle]
+        lane = self._lanes[priority] = deque()
+        self._order = sorted(self._lanes.items(), reverse=True, key=lambda known: known[0])
+        return lane
+
+    def _left_stale(self) -> None:
+        self._stale += 1
+        if self._stale > _SLACK + 2 * self._ready:
+            self._stale = 0
+            for lane in self._lanes.values():
+                kept = [row for row in lane if row.filed is READY]
+                lane.clear()
+                lane.extend(kept)
+            self._heap = [entry for entry in self._heap if entry[3].filed is READY]
+            heapify(self._heap)
+
+    def _pop_ready(self) -> JobRow | None:
+        """Take the first ready row of all out of its lane or heap."""
+        best: deque[JobRow] | None = None
+        for _, lane in self._order:
+            while lane and lane[0].filed is not READY:
+                lane.popleft()
+                self._stale -= 1
+            if lane:
+                best = lane
+                break
+        heap = self._heap
+        while heap and heap[0][3].filed is not READY:
+            heappop(heap)
+            self._stale -= 1
+        if heap:
+            rank, run_at, job_id, _ = heap[0]
+            if best is None or (rank, run_at, job_id) < (-best[0].priority, best[0].run_at, best[0].id):
+                return heappop(heap)[3]
+        return best.popleft() if best is not None else None
+
+    # Verbs
+
+    def claim(self, worker_id: str, n: int, now: float) -> list[JobRow]:
+        """Bury the exhausted, then claim the first ``n`` ready rows."""
+        if now >= self._moves_at:
+            self.advance(now)
+        if self._spent:
+            for row in tuple(self._spent.values()):
+                self.replace(row, rules.failed(row, now, rules.EXHAUSTED), now)
+        claims: list[JobRow] = []
+        while len(claims) < n:
+            first = self._pop_ready()
+            if first is None:
+                break
+            self._ready -= 1
+            first.filed = GONE
+            self._processing += first.state is not PROCESSING
+            row = rules.claimed(first, worker_id, now)
+            self.rows[row.id] = row
+            self._file(row, now)
+            claims.append(row)
+        return claims
+
+    def sweep(self, now: float) -> int:
+        """Delete the dead past their retention, then bury the expired."""
+        self.advance(now)
+        swept = len(self._expired)
+        while self._retention.head() <= now:
+            self.remove(self._retention.pop())
+            swept += 1
+        for row in tuple(self._expired.values()):
+            self.replace(row, rules.failed(row, now, rules.EXPIRED), now)
+        return swept
+
+    def next_ready(self, now: float) -> NextReady:
+        """When a claim may next find a row."""
+        self.advance(now)
+        if self._ready:
+            return NextReady(now, now)
+        at = min(self._delayed.head(), after(self._leases.head()))
+        return NextReady(None if at == math.inf else at, now)
+
+    def statistics(self, now: float) -> QueueStatistics:
+        """Rows by state, and how many a claim would take."""
+        self.advance(now)
+        dead = len(self.dead)
+        return QueueStatistics(len(self.rows) - self._processing - dead, self._processing, dead, self._ready)
+
+    def page(self, state: JobState | None, limit: int, after_id: int) -> list[JobRow]:
+        """Rows by ascending id."""
+        rows = self.dead if state is DEAD else self.rows
+        ids = (job_id for job_id, row in rows.items() if job_id > after_id and (state is None or row.state is state))
+        return [rows[job_id] for job_id in nsmallest(limit, ids)]
