@@ -72,7 +72,7 @@ class InvalidSpec(AlkstoreError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"invalid spec {shown(self.spec)}: expected '@every <n><unit>' with n a whole number above zero and the unit "
+            f"invalid spec {shown(self.spec)}: expected '@every <n><unit>', n a whole number above zero, the unit "
             "one of s, m, h, d (at most 3650 days); cron lines are not supported"
         )
 

@@ -11,7 +11,7 @@ from ._engine import Engine
 from ._errors import AlkstoreError, DatabaseError, LeadershipLost, LockHeld, LockLost
 from ._ops import Renew, TryLock, Unlock
 from ._rules.bounds import Seconds, duration
-from ._waiting import SLICE, Background, bell_on, elapsed, log, patiently, pause
+from ._waiting import SLICE, Background, bell_on, elapsed, log, nap, patiently, pause
 
 __all__ = ["Lease", "LockHandle", "holding", "take", "taken"]
 
@@ -90,7 +90,7 @@ class Lease:
                 if anyio.current_time() >= self._lives_until:
                     raise self.loss() from error
                 log.warning("holding %r: %s; trying again", self.lock.name, error)
-            await (self._engine.sleep or anyio.sleep)(min(_FIRST_TRY, self._ttl / _RENEWALS))
+            await nap(self._engine, min(_FIRST_TRY, self._ttl / _RENEWALS))
 
     async def renew(self) -> None:
         """Hold for a full window from now, or raise the loss."""

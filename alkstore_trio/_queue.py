@@ -259,7 +259,7 @@ class Queue(BackedByQueue):
             raise
 
     async def next_ready_at(self) -> float | None:
-        """When a claim may next find a job, in unix time; not in the future if one would now. ``None``: not as it is."""
+        """When a claim may next find a job, in unix time; not in the future if one would now. ``None``: not as is."""
         return (await self._unit.do(NextReadyAt(self._queue))).at
 
     async def run_worker(

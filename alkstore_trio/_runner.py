@@ -15,7 +15,7 @@ from ._lock import Lease, LockHandle, take, taken
 from ._ops import Due, DueSchedules, Fire
 from ._rules import ticks
 from ._rules.names import LEADER, SCHEDULE_WAKE
-from ._waiting import SLICE, StopToken, bell_on, give_back, log, pause, stopping
+from ._waiting import SLICE, StopToken, bell_on, checked_stop, give_back, log, pause, stopping
 
 __all__ = ["TTL", "new_lease", "run_schedules", "tick"]
 
@@ -24,6 +24,7 @@ TTL = 10.0  # seconds that a leader's lease lives unless renewed
 
 async def run_schedules(engine: Engine, stop: StopToken | None, standby: bool, task_status: TaskStatus[None]) -> None:
     """Lead until stopped; see `Store.run_schedules`."""
+    checked_stop(stop)
     await engine.idle()
     started = False
     while stop is None or not stop.cancel_called:

@@ -20,7 +20,7 @@ from ._rules.bounds import Seconds
 from ._rules.stamps import stamps
 from ._runner import run_schedules
 from ._stream import Stream
-from ._tx import Tx, checked_notify, committing, in_transaction, opened
+from ._tx import Committing, Opened, Tx, checked_notify, in_transaction
 from ._values import Schedule, ScheduleState
 from ._waiting import StopToken
 
@@ -160,11 +160,11 @@ class Store:
 
     def begin_tx(self) -> AbstractAsyncContextManager[Tx]:
         """A transaction that is discarded on leaving the block unless ``await tx.commit()`` was called."""
-        return opened(self._engine)
+        return Opened(self._engine)
 
     def transaction(self) -> AbstractAsyncContextManager[Tx]:
         """A transaction that commits on leaving the block cleanly and is discarded by any exception."""
-        return committing(self._engine)
+        return Committing(self._engine)
 
     async def with_tx(self, fn: Callable[[Tx], Awaitable[T]], *, attempts: int = 1) -> T:
         """The value of ``await fn(tx)``, committed. Its error passes unchanged and discards.
@@ -177,6 +177,7 @@ class Store:
 
     def join(self, connection: object) -> Any:
         """Put effects into a transaction that the application holds. ``RuntimeError`` on the memory engine."""
+        self._engine.check_open()
         return self._engine.join(connection)
 
     async def aclose(self) -> None:

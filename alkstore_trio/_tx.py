@@ -5,8 +5,8 @@ tasks at once.
 """
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, TypeVar
 
 import anyio
@@ -22,7 +22,7 @@ from ._rules.payload import encode
 from ._stream import Stream
 from ._values import Job, StreamEvent
 
-__all__ = ["Tx", "checked_notify", "committing", "in_transaction", "opened"]
+__all__ = ["Committing", "Opened", "Tx", "checked_notify", "in_transaction"]
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -174,27 +174,45 @@ def checked_notify(engine: Engine, channel: str, payload: Any) -> Notify:
     return Notify(name)
 
 
-@asynccontextmanager
-async def opened(engine: Engine) -> AsyncIterator[Tx]:
-    """A transaction that is discarded on leaving unless it was committed."""
-    await engine.idle()
-    life = _Life(await engine.begin())
-    try:
-        yield Tx(life)
-    finally:
-        if life.ended is None:
+class Opened:
+    """A block with a transaction that is discarded on leaving unless it was ended in the block."""
+
+    __slots__ = ("_engine", "_life")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._life: _Life | None = None
+
+    async def __aenter__(self) -> Tx:
+        if self._life is not None:
+            raise RuntimeError("a transaction's block is entered once")
+        await self._engine.idle()
+        self._life = _Life(await self._engine.begin())
+        return Tx(self._life)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        life = self._life
+        if life is not None and life.ended is None:
             life.ended = "discarded"
             with anyio.CancelScope(shield=True):
                 await life.unit.rollback()
 
 
-@asynccontextmanager
-async def committing(engine: Engine) -> AsyncIterator[Tx]:
-    """A transaction that commits on leaving cleanly unless it was ended in the block."""
-    async with opened(engine) as tx:
-        yield tx
-        if tx._life.ended is None:
-            await tx.commit()
+class Committing(Opened):
+    """A block with a transaction that commits on leaving cleanly unless it was ended in the block."""
+
+    __slots__ = ()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self._life is not None and self._life.ended is None:
+                await Tx(self._life).commit()
+        finally:
+            await super().__aexit__(kind, error, trace)
 
 
 async def in_transaction(engine: Engine, fn: Callable[[Tx], Awaitable[T]], attempts: int) -> T:
@@ -203,7 +221,7 @@ async def in_transaction(engine: Engine, fn: Callable[[Tx], Awaitable[T]], attem
         attempts -= 1
         tx: Tx | None = None
         try:
-            async with committing(engine) as tx:
+            async with Committing(engine) as tx:
                 outcome = fn(tx)
                 if not inspect.isawaitable(outcome):
                     raise TypeError(f"fn must be an async function, not return {type(outcome).__name__}")

@@ -24,9 +24,11 @@ __all__ = [
     "Background",
     "StopToken",
     "bell_on",
+    "checked_stop",
     "elapsed",
     "give_back",
     "log",
+    "nap",
     "patiently",
     "pause",
     "stopping",
@@ -72,6 +74,11 @@ async def elapsed(engine: Engine, seconds: float, bell: Bell) -> None:
         await pause(engine, began + seconds - now, event)
 
 
+async def nap(engine: Engine, seconds: float) -> None:
+    """Sleep, by the loop's clock or the store's."""
+    await (engine.sleep or anyio.sleep)(seconds)
+
+
 async def patiently(engine: Engine, verb: Callable[[], Awaitable[T]], doing: str) -> T:
     """The result of a verb, asked again with backoff for as long as the store is away."""
     backoff = _FIRST_RETRY
@@ -82,7 +89,7 @@ async def patiently(engine: Engine, verb: Callable[[], Awaitable[T]], doing: str
             if not (error.transient or error.retryable):
                 raise
             log.warning("%s: %s; trying again", doing, error)
-        await (engine.sleep or anyio.sleep)(backoff * random.uniform(0.5, 1.0))
+        await nap(engine, backoff * random.uniform(0.5, 1.0))
         backoff = min(backoff * 2, _LAST_RETRY)
 
 
@@ -141,6 +148,13 @@ class StopToken:
                 yield scope
             finally:
                 self._scopes.pop(scope, None)
+
+
+def checked_stop(stop: StopToken | None) -> StopToken | None:
+    """An argument that is a token or nothing."""
+    if stop is not None and not isinstance(stop, StopToken):
+        raise TypeError(f"stop must be a StopToken or None, not {type(stop).__name__}")
+    return stop
 
 
 def stopping(stop: StopToken | None) -> AbstractContextManager[anyio.CancelScope]:

@@ -22,7 +22,19 @@ from ._rules import bounds, names
 from ._rules.bounds import Seconds
 from ._rules.queue import error_text
 from ._values import Job
-from ._waiting import SLICE, Background, StopToken, bell_on, elapsed, give_back, log, patiently, pause, stopping
+from ._waiting import (
+    SLICE,
+    Background,
+    StopToken,
+    bell_on,
+    checked_stop,
+    elapsed,
+    give_back,
+    log,
+    patiently,
+    pause,
+    stopping,
+)
 from ._wake import Bell
 
 __all__ = ["Task", "Worker", "deliver_once", "delivering", "handling"]
@@ -129,9 +141,7 @@ class Worker:
         self._worker_id = f"worker-{uuid4().hex}" if worker_id is None else names.local(worker_id)
         self._concurrency = bounds.at_least(1, concurrency, "concurrency")
         self._prefetch = self._engine.prefetch if prefetch is None else bounds.at_least(0, prefetch, "prefetch")
-        if stop is not None and not isinstance(stop, StopToken):
-            raise TypeError(f"stop must be a StopToken or None, not {type(stop).__name__}")
-        self._stop = stop
+        self._stop = checked_stop(stop)
         self._grace = bounds.not_negative(grace, "grace")
         self._held: dict[JobHandle, _Held] = {}
         self._waiting: deque[_Held] = deque()

@@ -18,6 +18,7 @@ from .._engine import Traits
 from .._errors import Closed
 from .._loop import call_soon_threadsafe, cancellation_check
 from .._ops import Op
+from .._rules.bounds import reading
 from .._rules.queue import JobRow
 from .._values import StreamEvent
 from .._wake import Hub
@@ -50,7 +51,7 @@ class MemoryEngine:
     def __init__(self, hub: Hub, clock: Callable[[], float] | None = None) -> None:
         self.hub = hub
         self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
-        self._clock = time.time if clock is None else clock
+        self._clock = time.time if clock is None else lambda: reading(clock())
         self._check = cancellation_check()
         self._turn_ends = 0.0  # by `perf_counter`
         self._closed = False
@@ -95,7 +96,7 @@ class MemoryEngine:
         self.check_open()
         await self.checkpoint()
 
-    async def reading(self) -> float:
+    async def arrive(self) -> float:
         """What `do` does before its effect: a checkpoint, then the clock."""
         await self.idle()
         self.check_open()
@@ -123,7 +124,7 @@ class MemoryEngine:
 
     async def merge(self, key: int, staged: Staged | None, streams: Sequence[str]) -> None:
         """Commit a transaction: its effects, then its wakes."""
-        await self.reading()
+        await self.arrive()
         async with self._merging:
             record = list(effects(staged))
             for effect in record:
@@ -168,7 +169,7 @@ class MemoryTx:
         return self._engine
 
     async def do(self, op: Op[A]) -> A:
-        now = await self._engine.reading()
+        now = await self._engine.arrive()
         answer: A = _HANDLERS[op.__class__](self, op)
         if isinstance(op, ops.Write):
             self._staged = Staged(op, answer, now, self._staged)

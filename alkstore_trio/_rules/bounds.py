@@ -24,6 +24,7 @@ __all__ = [
     "instant",
     "not_negative",
     "offset",
+    "reading",
     "shifted",
     "span",
     "stored",
@@ -95,7 +96,12 @@ def deadline(now: float, seconds: float) -> float:
 
 def after(moment: float) -> float:
     """The next float: when something that holds *until* ``moment`` has ended."""
-    return min(math.nextafter(moment, math.inf), sys.float_info.max)
+    return math.nextafter(moment, math.inf) if moment < sys.float_info.max else moment
+
+
+def reading(value: float) -> float:
+    """What a given clock says, in unix seconds."""
+    return instant(value, "a clock's reading")
 
 
 def _whole(value: int, what: str) -> int:

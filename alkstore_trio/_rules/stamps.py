@@ -9,7 +9,7 @@ __all__ = ["OUTBOX", "PLAIN", "Stamps", "overridden", "stamps"]
 
 @attrs.frozen
 class Stamps:
-    """A lease's seconds, the attempts, the first backoff's seconds, and those a dead row is kept (``None``: for good)."""
+    """A lease's seconds, the attempts, the first backoff's seconds, and those a dead row is kept (``None``: ever)."""
 
     visibility_timeout: float
     max_attempts: int
