@@ -30,7 +30,10 @@ _SHOWN = 80  # characters of an offending value that a message repeats
 
 def shown(value: object) -> str:
     """The ``repr`` of a value, short enough for a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an int past the digit limit, an object that cannot show itself
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 

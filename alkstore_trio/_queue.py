@@ -43,12 +43,11 @@ class JobHandle:
     cancelled, or raised, has settled nothing.
     """
 
-    __slots__ = ("_job", "_row", "_settled", "_token", "_unit")
+    __slots__ = ("_job", "_row", "_settled", "_unit")
 
     def __init__(self, unit: Unit, row: JobRow) -> None:
         self._unit = unit
         self._row = row
-        self._token = row.token
         self._job: Job | None = None
         self._settled = False
 
@@ -64,11 +63,11 @@ class JobHandle:
 
     async def ack(self) -> bool:
         """The work is done: delete the job. ``False``: the claim was not valid, the job is as it was."""
-        return await self._settle(Ack(self._row.queue, ((self._row.id, self._token),)))
+        return await self._settle(Ack(self._row.queue, ((self._row.id, self._row.token),)))
 
     async def fail(self, error: str) -> bool:
         """Kill the job with a text. ``False``: the claim was not valid, the job is as it was."""
-        return await self._settle(Fail(self._row.queue, self._row.id, self._token, queue.cleaned(error)))
+        return await self._settle(Fail(self._row.queue, self._row.id, self._row.token, queue.cleaned(error)))
 
     async def retry(self, error: str, delay: Seconds | None = None) -> bool:
         """Have the job claimed again in ``delay`` seconds (``None``: its backoff); kill it if it has no attempt left.
@@ -77,7 +76,7 @@ class JobHandle:
         """
         text = queue.cleaned(error)
         seconds = None if delay is None else bounds.span(delay, "delay")
-        op = Retry(self._row.queue, self._row.id, self._token, text, seconds, random.random())
+        op = Retry(self._row.queue, self._row.id, self._row.token, text, seconds, random.random())
         return await self._settle(op)
 
     async def release(self, delay: Seconds | None = None) -> bool:
@@ -86,7 +85,7 @@ class JobHandle:
         ``False``: the claim was not valid, the job is as it was.
         """
         seconds = None if delay is None else bounds.span(delay, "delay")
-        return await self._settle(Release(self._row.queue, self._row.id, self._token, seconds))
+        return await self._settle(Release(self._row.queue, self._row.id, self._row.token, seconds))
 
     async def heartbeat(self, extend: Seconds | None = None) -> bool:
         """Hold the claim for ``extend`` seconds from now (``None``: the visibility timeout).
@@ -97,7 +96,7 @@ class JobHandle:
         if self._settled:
             await self._unit.idle()
             return False
-        return await self._unit.do(Heartbeat(self._row.queue, self._row.id, self._token, seconds))
+        return await self._unit.do(Heartbeat(self._row.queue, self._row.id, self._row.token, seconds))
 
     async def _settle(self, op: Move[Any]) -> bool:
         if self._settled:
@@ -252,7 +251,9 @@ class Queue(BackedByQueue):
         for handle in unsettled:
             handle._settled = True
         try:
-            return await self._unit.do(Ack(self._queue, tuple((handle._row.id, handle._token) for handle in unsettled)))
+            return await self._unit.do(
+                Ack(self._queue, tuple((handle._row.id, handle._row.token) for handle in unsettled))
+            )
         except BaseException:
             for handle in unsettled:
                 handle._settled = False

@@ -113,45 +113,44 @@ class Waker(Protocol):
 class Hub:
     """Channels and the wakers attached to them."""
 
-    __slots__ = ("_channels", "closed")
+    __slots__ = ("channels", "closed")
 
     def __init__(self) -> None:
-        self._channels: dict[str, dict[Waker, None]] = {}
+        self.channels: dict[str, dict[Waker, None]] = {}  #: empty when there is nobody to wake
         self.closed = False
 
     def attach(self, channel: str, waker: Waker) -> None:
         """Wake ``waker`` whenever the channel fires from now on."""
         if self.closed:
             raise Closed
-        self._channels.setdefault(channel, {})[waker] = None
+        self.channels.setdefault(channel, {})[waker] = None
 
     def detach(self, channel: str, waker: Waker) -> None:
         """Undo `attach`; a no-op when it is undone already."""
-        wakers = self._channels.get(channel)
+        wakers = self.channels.get(channel)
         if wakers is not None:
             wakers.pop(waker, None)
             if not wakers:
-                del self._channels[channel]
+                del self.channels[channel]
 
     def fire(self, channels: Iterable[str]) -> None:
         """Wake everybody attached to each channel, in order."""
-        if self._channels:
-            for channel in channels:
-                wakers = self._channels.get(channel)
-                if wakers:
-                    for waker in tuple(wakers):
-                        waker.wake(channel)
+        for channel in channels:
+            wakers = self.channels.get(channel)
+            if wakers:
+                for waker in tuple(wakers):
+                    waker.wake(channel)
 
     def reconnected(self) -> None:
         """Wake everybody: wakes may have been missed."""
-        for wakers in tuple(self._channels.values()):
+        for wakers in tuple(self.channels.values()):
             for waker in tuple(wakers):
                 waker.wake(RECONNECTED)
 
     def close(self) -> None:
         """End every waker, for good."""
         self.closed = True
-        channels, self._channels = self._channels, {}
+        channels, self.channels = self.channels, {}
         for wakers in channels.values():
             for waker in tuple(wakers):
                 waker.close()

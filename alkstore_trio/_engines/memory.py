@@ -79,7 +79,8 @@ class MemoryEngine:
             tables.rewind(now)
         tables.latest = now
         answer: A = HANDLERS[op.__class__](tables, op, now)
-        self.hub.fire(op.wakes(answer))
+        if self.hub.channels:
+            self.hub.fire(op.wakes(answer))
         return answer
 
     async def checkpoint(self) -> None:

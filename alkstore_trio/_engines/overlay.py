@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from .._ops import Enqueue, Notify, Publish, SaveOffset, Write
-from .._rules import queue as jobs
+from .._rules import queue as rules
 from .._rules.queue import JobRow
 from .._values import StreamEvent
 
@@ -86,21 +86,14 @@ class View:
 
 
 def enqueued(write: Enqueue, ids: list[int], now: float) -> list[JobRow]:
-    """The rows that an enqueue adds."""
-    return [
-        jobs.enqueued(
-            job_id,
-            write.queue,
-            body,
-            write.stamps,
-            now,
-            delay=write.delay,
-            run_at=write.run_at,
-            priority=write.priority,
-            expires=write.expires,
-        )
-        for job_id, body in zip(ids, write.bodies, strict=True)
-    ]
+    """The rows that an enqueue adds; they differ in their ids and bodies alone."""
+    queue, stamps, priority = write.queue, write.stamps, write.priority
+    run_at = rules.ready_at(now, write.delay, write.run_at)
+    expires_at = rules.ends_at(now, write.expires)
+    rows = []
+    for job_id, body in zip(ids, write.bodies, strict=True):
+        rows.append(JobRow(job_id, queue, body, stamps, priority, run_at, expires_at, now))
+    return rows
 
 
 def published(write: Publish, offsets: list[int], now: float) -> list[StreamEvent]:

@@ -11,12 +11,27 @@ their heads is one float, so that the usual claim pays one comparison for all of
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, nsmallest
+from itertools import count
 
 from .._ops import NextReady
 from .._rules import queue as rules
 from .._rules.bounds import after
-from .._rules.queue import JobRow, JobState, Slot
+from .._rules.queue import (
+    BURIED,
+    DEAD,
+    DELAYED,
+    EXPIRED,
+    GONE,
+    LEASED,
+    PROCESSING,
+    READY,
+    SPENT,
+    JobRow,
+    JobState,
+    Slot,
+)
 from .._values import QueueStatistics
 
 __all__ = ["QueueTable"]
@@ -24,8 +39,7 @@ __all__ = ["QueueTable"]
 _LANES = 16  # priorities that get a lane of their own
 _SLACK = 64  # stale entries that an index may always keep
 
-READY, LEASED, GONE = Slot.READY, Slot.LEASED, Slot.GONE
-PROCESSING, DEAD = JobState.PROCESSING, JobState.DEAD
+_serial = count()  # rows do not compare: where all else ties in a heap, as with a stale entry, the older goes first
 
 
 class Timeline:
@@ -40,7 +54,7 @@ class Timeline:
 
     def add(self, moment: float, row: JobRow) -> None:
         heap = self._heap
-        heappush(heap, (moment, row.id, row))
+        heappush(heap, (moment, next(_serial), row))
         if len(heap) > self._limit:
             slots = self._slots
             heap[:] = [entry for entry in heap if entry[2].filed in slots]
@@ -92,20 +106,33 @@ class QueueTable:
         self._spent: dict[int, JobRow] = {}
         self._lanes: dict[int, deque[JobRow]] = {}
         self._order: list[tuple[int, deque[JobRow]]] = []  # the lanes, highest priority first
-        self._heap: list[tuple[int, float, int, JobRow]] = []
+        self._heap: list[tuple[int, float, int, int, JobRow]] = []
         self._ready = self._stale = 0
-        self._delayed = Timeline(Slot.DELAYED)
+        self._delayed = Timeline(DELAYED)
         self._leases = Timeline(LEASED)
-        self._expiries = Timeline(READY, Slot.DELAYED, Slot.SPENT)
-        self._retention = Timeline(Slot.DEAD)
+        self._expiries = Timeline(READY, DELAYED, SPENT)
+        self._retention = Timeline(BURIED)
         self._moves_at = math.inf
 
     # Rows in, out and changed
 
-    def add(self, row: JobRow, now: float) -> None:
-        """A new row."""
-        self.rows[row.id] = row
-        self._file(row, now)
+    def add(self, new: list[JobRow], now: float) -> None:
+        """The rows of one enqueue, which all stand at the same place."""
+        rows = self.rows
+        first = new[0]
+        lane = None
+        if first.expires_at is None and rules.slot(first, now) is READY:
+            lane = self._lane_behind(first)
+        if lane is None:
+            for row in new:
+                rows[row.id] = row
+                self._file(row, now)
+            return
+        for row in new:
+            rows[row.id] = row
+            row.filed = READY
+        lane.extend(new)
+        self._ready += len(new)
 
     def replace(self, old: JobRow, new: JobRow, now: float) -> None:
         """A change of a row that somebody may hold."""
@@ -126,16 +153,14 @@ class QueueTable:
             self._ready += 1
             self._line_up(row)
         elif where is LEASED:
-            assert row.claim_expires_at is not None
-            self._leases.add(row.claim_expires_at, row)
-            self._moves_at = min(self._moves_at, row.claim_expires_at)
+            self._lease(row)
             return
-        elif where is Slot.DELAYED:
+        elif where is DELAYED:
             self._delayed.add(row.run_at, row)
             self._moves_at = min(self._moves_at, row.run_at)
-        elif where is Slot.SPENT:
+        elif where is SPENT:
             self._spent[row.id] = row
-        elif where is Slot.EXPIRED:
+        elif where is EXPIRED:
             self._expired[row.id] = row
             return
         else:
@@ -148,16 +173,24 @@ class QueueTable:
             self._expiries.add(row.expires_at, row)
             self._moves_at = min(self._moves_at, row.expires_at)
 
+    def _lease(self, row: JobRow) -> None:
+        row.filed = LEASED
+        ends = row.claim_expires_at
+        assert ends is not None
+        self._leases.add(ends, row)
+        if ends < self._moves_at:
+            self._moves_at = ends
+
     def _unfile(self, row: JobRow) -> None:
         where, row.filed = row.filed, GONE
         if where is READY:
             self._ready -= 1
             self._left_stale()
-        elif where is Slot.SPENT:
+        elif where is SPENT:
             del self._spent[row.id]
-        elif where is Slot.EXPIRED:
+        elif where is EXPIRED:
             del self._expired[row.id]
-        elif where is Slot.DEAD:
+        elif where is BURIED:
             del self.dead[row.id]
 
     # Time
@@ -184,19 +217,24 @@ class QueueTable:
 
     # Claim order
 
-    def _line_up(self, row: JobRow) -> None:
+    def _lane_behind(self, row: JobRow) -> deque[JobRow] | None:
+        """The lane of the row's priority, if the row comes after all that are in it."""
         lane = self._lanes.get(row.priority)
         if lane is None:
-            lane = self._open_lane(row.priority)
+            return self._open_lane(row.priority)
+        if not lane:
+            return lane
+        last = lane[-1]
+        if last.run_at < row.run_at or (last.run_at == row.run_at and last.id < row.id):
+            return lane
+        return None
+
+    def _line_up(self, row: JobRow) -> None:
+        lane = self._lane_behind(row)
         if lane is not None:
-            if not lane:
-                lane.append(row)
-                return
-            last = lane[-1]
-            if last.run_at < row.run_at or (last.run_at == row.run_at and last.id < row.id):
-                lane.append(row)
-                return
-        heappush(self._heap, (-row.priority, row.run_at, row.id, row))
+            lane.append(row)
+            return
+        heappush(self._heap, (-row.priority, row.run_at, row.id, next(_serial), row))
 
     def _open_lane(self, priority: int) -> deque[JobRow] | None:
         if len(self._lanes) == _LANES:
@@ -216,7 +254,7 @@ class QueueTable:
                 kept = [row for row in lane if row.filed is READY]
                 lane.clear()
                 lane.extend(kept)
-            self._heap = [entry for entry in self._heap if entry[3].filed is READY]
+            self._heap = [entry for entry in self._heap if entry[4].filed is READY]
             heapify(self._heap)
 
     def _pop_ready(self) -> JobRow | None:
@@ -230,13 +268,13 @@ class QueueTable:
                 best = lane
                 break
         heap = self._heap
-        while heap and heap[0][3].filed is not READY:
+        while heap and heap[0][4].filed is not READY:
             heappop(heap)
             self._stale -= 1
         if heap:
-            rank, run_at, job_id, _ = heap[0]
+            rank, run_at, job_id, _, _ = heap[0]
             if best is None or (rank, run_at, job_id) < (-best[0].priority, best[0].run_at, best[0].id):
-                return heappop(heap)[3]
+                return heappop(heap)[4]
         return best.popleft() if best is not None else None
 
     # Verbs
@@ -247,20 +285,34 @@ class QueueTable:
             self.advance(now)
         if self._spent:
             for row in tuple(self._spent.values()):
-                self.replace(row, rules.failed(row, now, rules.EXHAUSTED), now)
+                self.replace(row, rules.failed(row, now, rules.EXHAUSTED_TEXT), now)
         claims: list[JobRow] = []
-        while len(claims) < n:
-            first = self._pop_ready()
-            if first is None:
-                break
-            self._ready -= 1
+        while len(claims) < n and (first := self._pop_ready()) is not None:
             first.filed = GONE
             self._processing += first.state is not PROCESSING
-            row = rules.claimed(first, worker_id, now)
-            self.rows[row.id] = row
-            self._file(row, now)
-            claims.append(row)
+            claim = rules.claimed(first, worker_id, now)
+            self.rows[claim.id] = claim
+            self._lease(claim)
+            claims.append(claim)
+        self._ready -= len(claims)
         return claims
+
+    def held(self, job_id: int, token: int, now: float) -> JobRow | None:
+        """The row of a valid claim."""
+        row = self.rows.get(job_id)
+        return row if row is not None and row.token == token and rules.slot(row, now) is LEASED else None
+
+    def ack(self, claims: Iterable[tuple[int, int]], now: float) -> int:
+        """Remove the rows whose claims are valid."""
+        landed = 0
+        for job_id, token in claims:
+            row = self.held(job_id, token, now)
+            if row is not None:
+                row.filed = GONE
+                del self.rows[job_id]
+                landed += 1
+        self._processing -= landed
+        return landed
 
     def sweep(self, now: float) -> int:
         """Delete the dead past their retention, then bury the expired."""
@@ -270,7 +322,7 @@ class QueueTable:
             self.remove(self._retention.pop())
             swept += 1
         for row in tuple(self._expired.values()):
-            self.replace(row, rules.failed(row, now, rules.EXPIRED), now)
+            self.replace(row, rules.failed(row, now, rules.EXPIRED_TEXT), now)
         return swept
 
     def next_ready(self, now: float) -> NextReady:

@@ -17,7 +17,7 @@ from .._ops import Op
 from .._rules import queue as jobs
 from .._rules import ticks
 from .._rules.bounds import deadline
-from .._rules.queue import JobRow, Slot
+from .._rules.queue import LEASED, JobRow
 from .._rules.stamps import PLAIN, overridden
 from .._values import QueueStatistics, Schedule, ScheduleState, StreamEvent, StreamStatistics
 from .overlay import Staged, enqueued, published
@@ -118,9 +118,8 @@ class Tables:
         return list(range(first, self._last_job + 1))
 
     def _apply_enqueue(self, write: ops.Enqueue, ids: list[int], now: float) -> None:
-        table = self._queue(write.queue)
-        for row in enqueued(write, ids, now):
-            table.add(row, self.latest)
+        if ids:
+            self._queue(write.queue).add(enqueued(write, ids, now), self.latest)
 
     def _enqueue(self, op: ops.Enqueue, now: float) -> list[int]:
         ids = self.allocate_ids(op)
@@ -151,29 +150,15 @@ class Tables:
         table = self._queues.get(op.queue)
         return [] if table is None else table.claim(op.worker_id, op.n, now)
 
-    def _held(self, queue: str, job_id: int, token: int, now: float) -> tuple[QueueTable, JobRow] | None:
-        """The row of a valid claim."""
-        table = self._queues.get(queue)
-        row = None if table is None else table.rows.get(job_id)
-        if table is None or row is None or row.token != token or jobs.slot(row, now) is not Slot.LEASED:
-            return None
-        return table, row
-
     def _ack(self, op: ops.Ack, now: float) -> int:
-        landed = 0
-        for job_id, token in op.claims:
-            held = self._held(op.queue, job_id, token, now)
-            if held is not None:
-                table, row = held
-                table.remove(row)
-                landed += 1
-        return landed
+        table = self._queues.get(op.queue)
+        return 0 if table is None else table.ack(op.claims, now)
 
     def _settle(self, op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float) -> bool:
-        held = self._held(op.queue, op.id, op.token, now)
-        if held is None:
+        table = self._queues.get(op.queue)
+        row = None if table is None else table.held(op.id, op.token, now)
+        if table is None or row is None:
             return False
-        table, row = held
         table.replace(row, _settled(row, op, now), now)
         return True
 
@@ -190,7 +175,7 @@ class Tables:
     def _delete(self, op: ops.Delete, now: float) -> int:
         table = self._queue(op.queue)
         found = [table.rows[job_id] for job_id in op.ids if job_id in table.rows]
-        free = [row for row in found if jobs.slot(row, now) is not Slot.LEASED]
+        free = [row for row in found if jobs.slot(row, now) is not LEASED]
         for row in free:
             table.remove(row)
         return len(free)

@@ -43,7 +43,7 @@ def _finite(value: float | int, what: str) -> float:
     try:
         number = float(value)
     except OverflowError:  # an int beyond the range of a float saturates
-        return math.copysign(sys.float_info.max, value)
+        return sys.float_info.max if value > 0 else -sys.float_info.max
     if not math.isfinite(number):
         raise ValueError(f"{what} must be finite, not {number}")
     return number
@@ -122,9 +122,11 @@ def offset(value: int, what: str) -> int:
 
 def stored(value: int, what: str) -> int:
     """An int that is kept: 64 bits, signed."""
+    if type(value) is int and SMALLEST <= value <= LARGEST:
+        return value
     if not SMALLEST <= _whole(value, what) <= LARGEST:
         raise ValueError(f"{what} must fit 64 bits signed, not {shown(value)}")
-    return value
+    return int(value)
 
 
 def at_least(least: int, value: int, what: str) -> int:

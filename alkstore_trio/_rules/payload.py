@@ -62,4 +62,4 @@ def convert(body: str, value: Any, to: Callable[[Any], T]) -> T:
     try:
         return to(value)
     except Exception as error:
-        raise CodecError(f"payload {shown(body)} was not taken by {to!r}: {error!r}") from error
+        raise CodecError(f"payload {shown(body)} was not taken by {shown(to)}: {shown(error)}") from error

@@ -18,26 +18,27 @@ from .bounds import deadline, shifted
 from .stamps import Stamps
 
 __all__ = [
-    "EXHAUSTED",
-    "EXPIRED",
+    "EXHAUSTED_TEXT",
+    "EXPIRED_TEXT",
     "JobRow",
     "JobState",
     "Slot",
     "buried_at",
     "claimed",
     "cleaned",
-    "enqueued",
+    "ends_at",
     "error_text",
     "extended",
     "failed",
+    "ready_at",
     "released",
     "retried",
     "revived",
     "slot",
 ]
 
-EXHAUSTED = "max attempts exceeded"
-EXPIRED = "expired"
+EXHAUSTED_TEXT = "max attempts exceeded"
+EXPIRED_TEXT = "expired"
 
 _LONGEST_ERROR = 8_192  # characters
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
@@ -59,11 +60,12 @@ class Slot(Enum):
     LEASED = "leased"  # its claim is valid
     EXPIRED = "expired"  # unclaimed past its expiry: waits for a sweep
     SPENT = "spent"  # no attempts left: the next claim buries it
-    DEAD = "dead"
+    BURIED = "buried"  # dead
     GONE = "gone"  # deleted, or replaced by a newer row
 
 
 PENDING, PROCESSING, DEAD = JobState.PENDING, JobState.PROCESSING, JobState.DEAD
+READY, DELAYED, LEASED, EXPIRED, SPENT, BURIED, GONE = Slot  # a name is read five times faster than a member
 
 
 @attrs.define(eq=False)
@@ -85,43 +87,31 @@ class JobRow:
     claim_expires_at: float | None = None
     last_error: str | None = None
     died_at: float | None = None
-    filed: Slot = Slot.GONE
+    filed: Slot = GONE
 
 
 def slot(row: JobRow, now: float) -> Slot:
     """Where the row stands at ``now``."""
     if row.state is DEAD:
-        return Slot.DEAD
+        return BURIED
     claim_ends = row.claim_expires_at
-    if claim_ends is None:
-        lapsed = False
-    elif claim_ends >= now:
-        return Slot.LEASED
-    else:
-        lapsed = True
+    if claim_ends is not None and claim_ends >= now:
+        return LEASED
     if row.expires_at is not None and row.expires_at <= now:
-        return Slot.EXPIRED
-    if not lapsed and row.run_at > now:
-        return Slot.DELAYED
-    return Slot.READY if row.attempts < row.stamps.max_attempts else Slot.SPENT
+        return EXPIRED
+    if row.run_at > now and claim_ends is None:
+        return DELAYED
+    return READY if row.attempts < row.stamps.max_attempts else SPENT
 
 
-def enqueued(
-    job_id: int,
-    queue: str,
-    body: str,
-    stamps: Stamps,
-    now: float,
-    *,
-    delay: float | None,
-    run_at: float | None,
-    priority: int,
-    expires: float | None,
-) -> JobRow:
-    """A new row: ready now, or at ``now + delay``, or at ``run_at``; a delay wins."""
-    ready_at = shifted(now, delay) if delay is not None else now if run_at is None else run_at
-    expires_at = None if expires is None else shifted(now, expires)
-    return JobRow(job_id, queue, body, stamps, priority, ready_at, expires_at, now)
+def ready_at(now: float, delay: float | None, run_at: float | None) -> float:
+    """When a new row is due: now, or at ``now + delay``, or at ``run_at``; a delay wins."""
+    return shifted(now, delay) if delay is not None else now if run_at is None else run_at
+
+
+def ends_at(now: float, expires: float | None) -> float | None:
+    """When a new row expires; ``None``: never."""
+    return None if expires is None else shifted(now, expires)
 
 
 def claimed(row: JobRow, worker_id: str, now: float) -> JobRow:
