@@ -31,7 +31,7 @@ class Op(Generic[A]):
 
     __slots__ = ()
 
-    def wakes(self, answer: A) -> tuple[str, ...]:
+    def wakes(self, answer: A, /) -> tuple[str, ...]:
         """The channels that wake once the answer stands."""
         return ()
 
@@ -75,7 +75,7 @@ class Enqueue(Write[list[int]]):
     priority: int
     expires: float | None
 
-    def wakes(self, ids: list[int]) -> tuple[str, ...]:
+    def wakes(self, ids: list[int], /) -> tuple[str, ...]:
         return (names.queue_wake(self.queue),) if ids else ()
 
 
@@ -87,7 +87,7 @@ class Publish(Write[list[int]]):
     key: str | None
     bodies: tuple[str, ...]
 
-    def wakes(self, offsets: list[int]) -> tuple[str, ...]:
+    def wakes(self, offsets: list[int], /) -> tuple[str, ...]:
         return (names.stream_wake(self.stream),) if offsets else ()
 
 
@@ -97,7 +97,7 @@ class Notify(Write[None]):
 
     channel: str
 
-    def wakes(self, answer: None) -> tuple[str, ...]:
+    def wakes(self, answer: None, /) -> tuple[str, ...]:
         return (self.channel,)
 
 
@@ -270,7 +270,7 @@ class Retry(Move[bool]):
     delay: float | None
     jitter: float
 
-    def wakes(self, landed: bool) -> tuple[str, ...]:
+    def wakes(self, landed: bool, /) -> tuple[str, ...]:
         return (names.queue_wake(self.queue),) if landed else ()
 
 
@@ -283,7 +283,7 @@ class Release(Move[bool]):
     token: int
     delay: float | None
 
-    def wakes(self, landed: bool) -> tuple[str, ...]:
+    def wakes(self, landed: bool, /) -> tuple[str, ...]:
         return (names.queue_wake(self.queue),) if landed else ()
 
 
@@ -296,7 +296,7 @@ class Heartbeat(Move[bool]):
     token: int
     extend: float | None
 
-    def wakes(self, landed: bool) -> tuple[str, ...]:
+    def wakes(self, landed: bool, /) -> tuple[str, ...]:
         # A worker's own renewal only moves the deadline away; one of the caller's may bring it nearer.
         return (names.queue_wake(self.queue),) if landed and self.extend is not None else ()
 
@@ -315,7 +315,7 @@ class Revive(Move[int]):
     queue: str
     ids: tuple[int, ...]
 
-    def wakes(self, count: int) -> tuple[str, ...]:
+    def wakes(self, count: int, /) -> tuple[str, ...]:
         return (names.queue_wake(self.queue),) if count else ()
 
 
@@ -372,7 +372,7 @@ class AddSchedule(Move[None]):
     body: str
     options: ScheduleOptions
 
-    def wakes(self, answer: None) -> tuple[str, ...]:
+    def wakes(self, answer: None, /) -> tuple[str, ...]:
         return (names.SCHEDULE_WAKE,)
 
 
@@ -407,7 +407,7 @@ class Fire(Move[Fired | None]):
     lease: str
     token: int
 
-    def wakes(self, fired: Fired | None) -> tuple[str, ...]:
+    def wakes(self, fired: Fired | None, /) -> tuple[str, ...]:
         return (names.queue_wake(fired.queue),) if fired and fired.times else ()
 
 

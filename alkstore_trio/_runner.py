@@ -68,12 +68,12 @@ async def _lead(engine: Engine, lease: Lease) -> None:
 
 async def _check_held(lock: LockHandle) -> None:
     """A loss wins over a simultaneous stop."""
+    held = True
     with anyio.CancelScope(shield=True):
         try:
             held = await lock.renew(TTL)
         except DatabaseError as error:
             log.debug("stopping without knowing whether the lease was held: %s", error)
-            return
     if not held:
         raise LeadershipLost("the scheduler's lease was lost while the runner was being stopped")
 

@@ -14,6 +14,10 @@ Call ``pytest.register_assert_rewrite("alkstore_trio.testing.conformance")`` in 
 import pytest
 
 from .kit import *
+from .locks import *
 from .queues import *
+from .scheduler import *
+from .seam import *
+from .streams import *
 
 pytestmark = pytest.mark.anyio

@@ -356,12 +356,11 @@ async def test_claims_go_in_order_over_fresh_and_lapsed_rows_alike(store: Store,
 
 async def test_a_claim_order_holds_over_many_priorities(store: Store, clock: ManualClock) -> None:
     queue = store.queue("q")
-    ids = {
-        await queue.enqueue("x", priority=i * 37 % 41, run_at=clock() - i * 17 % 5): (-(i * 37 % 41), clock() - i * 17 % 5)
-        for i in range(200)
-    }
+    rows = [(i * 37 % 41 - 20, clock() - i * 17 % 5) for i in range(200)]
+    ids = {await queue.enqueue("x", priority=priority, run_at=at): (-priority, at) for priority, at in rows}
     claims = [await queue.claim_batch("w", 7) for _ in range(30)]
-    assert [handle.job.id for batch in claims for handle in batch] == sorted(ids, key=lambda i: (*ids[i], i))
+    in_order = sorted(ids, key=lambda job_id: (*ids[job_id], job_id))
+    assert [handle.job.id for batch in claims for handle in batch] == in_order
 
 
 async def test_a_claim_takes_the_row_for_its_own_visibility_timeout(store: Store, clock: ManualClock) -> None:
@@ -370,8 +369,10 @@ async def test_a_claim_takes_the_row_for_its_own_visibility_timeout(store: Store
     clock.advance(5)
     handle = await queue.claim("w")
     assert handle is not None
-    taken = {"state": JobState.PROCESSING, "worker_id": "w", "claim_expires_at": clock() + 0.9, "attempts": 1}
-    assert handle.job == attrs.evolve(fresh, **taken) == await _job(queue, fresh.id)
+    assert handle.job == await _job(queue, fresh.id)
+    assert handle.job == attrs.evolve(
+        fresh, state=JobState.PROCESSING, worker_id="w", claim_expires_at=clock() + 0.9, attempts=1
+    )
 
 
 async def test_a_queue_with_nothing_to_claim_gives_none(store: Store) -> None:
@@ -625,12 +626,12 @@ async def test_a_batch_of_acks_is_judged_row_by_row(store: Store, clock: ManualC
     queue = store.queue("q", visibility_timeout=10)
     lapsed = await _claimed(queue)
     renewed = await _claimed(queue)
+    fresh = await _claimed(store.queue("q"))
+    done = await _claimed(store.queue("q"))
+    assert await done.fail("done")
     clock.advance(10)
     assert await renewed.heartbeat()
     clock.advance(1)
-    fresh = await _claimed(queue)
-    done = await _claimed(queue)
-    assert await done.fail("done")
     before = [await queue.get_job(handle.job.id) for handle in (lapsed, done)]
     assert await queue.ack_batch(handle for handle in (lapsed, renewed, done, fresh)) == 2
     assert [await queue.get_job(handle.job.id) for handle in (lapsed, done)] == before
@@ -666,8 +667,8 @@ async def test_a_settled_handle_of_another_queue_is_refused_in_a_batch_of_acks_t
 
 async def test_a_batch_of_acks_settles_its_handles_landed_or_refused(store: Store, clock: ManualClock) -> None:
     queue = store.queue("q", visibility_timeout=10)
+    fresh = await _claimed(store.queue("q"))
     lapsed = await _lapsed(queue, clock)
-    fresh = await _claimed(queue)
     assert await queue.ack_batch([lapsed, fresh]) == 1
     clock.advance(-11)  # even where its claim is valid again
     assert [await op(lapsed) for op in _OPS.values()] == [False] * len(_OPS)
@@ -758,7 +759,12 @@ async def test_an_explicit_delay_of_a_retry_or_a_release_counts_from_now(
     clock.advance(3)
     assert await retried.retry("again", delay)
     assert await released.release(delay)
-    pending = {"state": JobState.PENDING, "run_at": clock() + seconds, "worker_id": None, "claim_expires_at": None}
+    pending: dict[str, Any] = {
+        "state": JobState.PENDING,
+        "run_at": clock() + seconds,
+        "worker_id": None,
+        "claim_expires_at": None,
+    }
     assert await _job(queue, retried.job.id) == attrs.evolve(retried.job, last_error="again", **pending)
     assert await _job(queue, released.job.id) == attrs.evolve(released.job, attempts=0, **pending)
 
@@ -957,7 +963,7 @@ async def test_a_sweep_buries_what_expired_unclaimed_or_lapsed_and_nothing_else(
     before = {kind: await _job(queue, job_id) for kind, job_id in rows.items()}
     buried = {"lapsed, expired", "lapsed, exhausted, expired", "expired", "delayed, expired"}
     assert await queue.sweep_expired() == len(buried)
-    gained = {"state": JobState.DEAD, "last_error": "expired", "died_at": clock()}
+    gained: dict[str, Any] = {"state": JobState.DEAD, "last_error": "expired", "died_at": clock()}
     assert {kind: await _job(queue, job_id) for kind, job_id in rows.items()} == {
         kind: attrs.evolve(job, **gained) if kind in buried else job for kind, job in before.items()
     }
@@ -1066,7 +1072,7 @@ async def test_a_waiter_on_the_next_ready_instant_neither_oversleeps_nor_spins(
     queue = store.queue("q", visibility_timeout=7)
     for delay in (3, 3, 0.5, 250):
         await queue.enqueue("x", delay=delay, expires=200)
-    taken = []
+    taken: list[int] = []
     while (at := await queue.next_ready_at()) is not None:
         if at > clock():
             assert await queue.claim("early") is None
@@ -1261,27 +1267,26 @@ async def test_a_refused_heartbeat_settles_nothing(store: Store, clock: ManualCl
 
 
 async def test_of_settlements_at_the_same_time_one_decides(store: Store) -> None:
-    queue = store.queue("q", base_backoff=0)
-    for _ in range(5):
-        handle = await _claimed(queue)
-        landed: list[str] = []
+    queue = store.queue("q")
+    handle = await _claimed(queue)
+    landed: list[str] = []
 
-        async def settle(name: str, handle: JobHandle, landed: list[str]) -> None:
-            if await _SETTLING[name](handle):
-                landed.append(name)
+    async def settle(name: str) -> None:
+        if await _SETTLING[name](handle):
+            landed.append(name)
 
-        async def batch(handle: JobHandle, landed: list[str]) -> None:
-            if await queue.ack_batch([handle]):
-                landed.append("ack")
+    async def settle_in_a_batch() -> None:
+        if await queue.ack_batch([handle]):
+            landed.append("ack")
 
-        async with anyio.create_task_group() as tasks:
-            for name in _SETTLING:
-                tasks.start_soon(settle, name, handle, landed)
-            tasks.start_soon(batch, handle, landed)
-        [decided] = landed
-        job = await queue.get_job(handle.job.id)
-        state = None if job is None else job.state
-        assert state is {"ack": None, "fail": JobState.DEAD}.get(decided, JobState.PENDING)
+    async with anyio.create_task_group() as tasks:
+        for name in _SETTLING:
+            tasks.start_soon(settle, name)
+        tasks.start_soon(settle_in_a_batch)
+    [decided] = landed
+    job = await queue.get_job(handle.job.id)
+    state = None if job is None else job.state
+    assert state is {"ack": None, "fail": JobState.DEAD}.get(decided, JobState.PENDING)
 
 
 @_each_settling

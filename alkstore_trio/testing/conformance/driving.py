@@ -1,0 +1,119 @@
+"""What the tests of workers, runners and locks stand on: tasks whose end is kept, time in steps, a store to disturb.
+
+Nothing here names an engine or waits for real time: a bound only turns a hang into a failure.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
+
+import anyio
+import attrs
+from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
+
+from ..._errors import DatabaseError
+from ..._ops import Op
+from ..._store import Store
+from .._clocks import ManualClock
+
+__all__ = ["Failing", "Running", "holds", "passing", "rest", "watched"]
+
+_BOUND = 30.0  # seconds of real time after which a test hangs
+_ROUNDS = 25  # of a verb and a turn: longer than any chain of wakes here
+_STEP = 0.5  # seconds of the store's clock
+
+
+class Background(Protocol):
+    """A verb that is hosted by its caller's task group."""
+
+    def __call__(self, *, task_status: TaskStatus[None]) -> Awaitable[object]: ...
+
+
+@attrs.define(eq=False)
+class Running:
+    """A verb for a task group, ``await tasks.start(running)``: its error is kept and ends nobody else."""
+
+    verb: Background
+    error: Exception | None = None
+    _ended: anyio.Event = attrs.field(factory=anyio.Event)
+
+    async def __call__(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        try:
+            await self.verb(task_status=task_status)
+        except Exception as error:
+            self.error = error
+        finally:
+            self._ended.set()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    async def end(self) -> Exception | None:
+        """Wait for the end: ``None`` is a return."""
+        with anyio.fail_after(_BOUND):
+            await self._ended.wait()
+        return self.error
+
+
+async def rest(store: Store) -> None:
+    """Return once whoever was woken has acted: rounds of a verb, since an engine may do its work elsewhere."""
+    for _ in range(_ROUNDS):
+        await store.queues()
+        await checkpoint()
+    with anyio.fail_after(_BOUND):
+        await anyio.wait_all_tasks_blocked()
+
+
+async def passing(store: Store, clock: ManualClock, seconds: float, step: float = _STEP) -> None:
+    """Let time pass in steps, in each of which everybody who is due acts."""
+    await rest(store)
+    for _ in range(round(seconds / step)):
+        clock.advance(step)
+        await rest(store)
+
+
+async def holds(fact: Callable[[], Awaitable[bool]]) -> None:
+    """Wait, while the clock stands still, until the fact holds."""
+    with anyio.fail_after(_BOUND):
+        while not await fact():
+            await checkpoint()
+
+
+@attrs.define(eq=False)
+class _Watched:
+    """An engine in front of another: ``before`` gets each op first, and may raise, wait or step the clock."""
+
+    _inner: Any
+    _before: Callable[[Op[Any]], Awaitable[object]]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def engine(self) -> "_Watched":
+        return self
+
+    async def do(self, op: Op[Any]) -> Any:
+        await self._before(op)
+        return await self._inner.do(op)
+
+
+def watched(store: Store, before: Callable[[Op[Any]], Awaitable[object]]) -> Store:
+    """Another front of the store, each op of which is first given to ``await before(op)``."""
+    engine: Any = _Watched(store._engine, before)  # an `Engine` by delegation, which the checkers do not see
+    return Store(engine)
+
+
+class Failing:
+    """A ``before`` that makes the next ``times`` ops of some types fail as a store does that is away."""
+
+    def __init__(self, kinds: type[Op[Any]] | Iterable[type[Op[Any]]], times: int, **flags: bool) -> None:
+        self._kinds = (kinds,) if isinstance(kinds, type) else tuple(kinds)
+        self._flags = flags
+        self.times = times
+
+    async def __call__(self, op: Op[Any]) -> None:
+        if self.times and isinstance(op, self._kinds):
+            self.times -= 1
+            raise DatabaseError("the store is away", **self._flags)
