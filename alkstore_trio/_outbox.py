@@ -21,7 +21,8 @@ class Outbox(BackedByQueue):
     __slots__ = ()
 
     def __init__(self, unit: Unit, name: str) -> None:
-        super().__init__(unit, names.shared(name), names.backing_queue(name), OUTBOX)
+        name = names.shared(name)
+        super().__init__(unit, name, names.backing_queue(name), OUTBOX)
 
     async def run_once(self, worker_id: str, delivery: Callable[[JobHandle], Awaitable[object]]) -> bool:
         """Pull one job and run ``await delivery(handle)``. Returns whether there was one.

@@ -203,7 +203,8 @@ class Queue(BackedByQueue):
     __slots__ = ()
 
     def __init__(self, unit: Unit, name: str, stamps: Stamps = PLAIN) -> None:
-        super().__init__(unit, names.shared(name), name, stamps)
+        name = names.shared(name)
+        super().__init__(unit, name, name, stamps)
 
     async def enqueue_many(
         self,

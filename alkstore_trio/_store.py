@@ -98,8 +98,7 @@ class Store:
 
     async def try_lock(self, name: str, owner: str, ttl: Seconds) -> LockHandle | None:
         """Take a lock for ``ttl`` seconds; ``None`` if another owner holds it. An owner is granted its hold again."""
-        names.shared(name)
-        names.local(owner)
+        name, owner = names.shared(name), names.local(owner)
         return await take(self._engine, name, owner, bounds.duration(ttl, "ttl"))
 
     def hold_lock(
@@ -110,7 +109,7 @@ class Store:
         Waits for the lock, or raises `LockHeld` where ``wait`` is false. When the hold is lost the block is cancelled
         and `LockLost` raised. Without ``owner`` the hold has one of its own.
         """
-        names.shared(name)
+        name = names.shared(name)
         owner = f"owner-{uuid4().hex}" if owner is None else names.local(owner)
         return holding(self._engine, name, bounds.duration(ttl, "ttl"), owner, wait)
 

@@ -75,5 +75,5 @@ class Stream:
 
         It starts at the consumer's saved offset and goes on live; at most ``prefetch`` events wait in it.
         """
-        names.local(consumer)
+        consumer = names.local(consumer)
         return subscribed(self._unit.engine, self.name, consumer, bounds.at_least(1, prefetch, "prefetch"))
