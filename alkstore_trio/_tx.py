@@ -72,6 +72,7 @@ class _Life:
             self._busy = False
 
     def _enter(self) -> None:
+        self.engine.check_open()
         if self.ended is not None:
             raise RuntimeError(f"the transaction was {self.ended} already")
         if self._busy:

@@ -20,7 +20,7 @@ from ._ops import Claim, NextReadyAt, ReadClock, Sweep
 from ._queue import BackedByQueue, JobHandle
 from ._rules import bounds, names
 from ._rules.bounds import Seconds
-from ._rules.queue import error_text
+from ._rules.queue import cleaned, error_text
 from ._values import Job
 from ._waiting import (
     SLICE,
@@ -90,13 +90,8 @@ async def carry_out(handle: JobHandle, task: Task) -> Callable[[], Awaitable[boo
         awaitable = inspect.isawaitable(outcome)
         if awaitable:
             await outcome
-    except Discard as verdict:
-        return partial(handle.fail, verdict.reason)
-    except Snooze as verdict:
-        try:
-            return partial(handle.release, bounds.span(verdict.delay, "the delay of a Snooze"))
-        except (TypeError, ValueError) as error:
-            return partial(handle.retry, error_text(error))
+    except (Discard, Snooze) as verdict:
+        return _pronounced(handle, verdict)
     except Exception as error:
         return partial(handle.retry, error_text(error))
     except BaseException as error:
@@ -111,6 +106,16 @@ async def carry_out(handle: JobHandle, task: Task) -> Callable[[], Awaitable[boo
             "blocking code in it with anyio.to_thread.run_sync"
         )
     return handle.ack
+
+
+def _pronounced(handle: JobHandle, verdict: Discard | Snooze) -> Callable[[], Awaitable[bool]]:
+    """How a handler's verdict settles its claim; one that cannot be carried out is a failure like any other."""
+    try:
+        if isinstance(verdict, Discard):
+            return partial(handle.fail, cleaned(verdict.reason))
+        return partial(handle.release, bounds.span(verdict.delay, "the delay of a Snooze"))
+    except (TypeError, ValueError) as error:
+        return partial(handle.retry, error_text(error))
 
 
 @attrs.define(eq=False)

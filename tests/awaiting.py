@@ -146,6 +146,7 @@ class AwaitingTx:
 
     def __del__(self) -> None:
         engine, holder = self._engine, self._holder
+        del self._inner  # it posts its own discard, which comes first
 
         def free() -> None:
             engine.writer.release(holder)

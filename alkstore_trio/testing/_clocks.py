@@ -31,7 +31,7 @@ class ManualClock:
 
     def __init__(self, start: Instant = _START) -> None:
         self._now = _exact(start)
-        self._sleepers: dict[anyio.Event, float] = {}
+        self._sleepers: dict[anyio.Event, tuple[Fraction, float]] = {}
 
     def __call__(self) -> float:
         """The current instant."""
@@ -47,15 +47,18 @@ class ManualClock:
 
     def _step(self, step: Fraction) -> None:
         self._now += step
-        now = float(self._now)
         for sleeper, until in tuple(self._sleepers.items()):
-            if until <= now or step < 0:
+            if step < 0 or self._reached(*until):
                 sleeper.set()
+
+    def _reached(self, until: Fraction, until_reading: float) -> bool:
+        """Seconds as a person writes them end exactly; the difference of two readings ends where the second was."""
+        return until <= self._now or until_reading <= self()
 
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock was advanced by ``seconds``."""
-        until = self() + seconds
-        if until <= self():
+        until = self._now + _exact(seconds), self() + seconds
+        if self._reached(*until):
             await anyio.lowlevel.checkpoint()
             return
         sleeper = anyio.Event()

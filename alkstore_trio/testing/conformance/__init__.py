@@ -13,11 +13,19 @@ Call ``pytest.register_assert_rewrite("alkstore_trio.testing.conformance")`` in 
 
 import pytest
 
+from .arguments import *
+from .cancellation import *
+from .clocks import *
 from .kit import *
+from .lifecycle import *
 from .locks import *
+from .notify import *
+from .outbox import *
 from .queues import *
 from .scheduler import *
 from .seam import *
 from .streams import *
+
+from .workers import *
 
 pytestmark = pytest.mark.anyio

@@ -187,7 +187,13 @@ async def test_a_ttl_that_is_no_number_is_a_type_error_everywhere(store: Store, 
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("", InvalidName), (" ", InvalidName), ("__alkstore_scheduler", ReservedName), ("a\0", InvalidName), (1, TypeError)],
+    [
+        ("", InvalidName),
+        (" ", InvalidName),
+        ("__alkstore_scheduler", ReservedName),
+        ("a\0", InvalidName),
+        (1, TypeError),
+    ],
 )
 async def test_a_name_that_no_lock_can_have_is_refused(store: Store, name: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -196,7 +202,9 @@ async def test_a_name_that_no_lock_can_have_is_refused(store: Store, name: Any, 
         store.hold_lock(name, 1)
 
 
-@pytest.mark.parametrize(("owner", "error"), [("", InvalidName), ("\n", InvalidName), ("\ud800", InvalidName), (1, TypeError)])
+@pytest.mark.parametrize(
+    ("owner", "error"), [("", InvalidName), ("\n", InvalidName), ("\ud800", InvalidName), (1, TypeError)]
+)
 async def test_an_owner_that_is_no_name_is_refused(store: Store, owner: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         await store.try_lock("lock", owner, 1)
@@ -391,35 +399,44 @@ async def test_a_hold_that_is_lost_cancels_its_body_and_raises_lock_lost(
             if how == "taken over":
                 await store.try_lock("lock", "other", 3_600)
 
+    async def hold() -> None:
+        async with store.hold_lock("lock", 10, owner="holder"):
+            tasks.start_soon(lose)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.set()
+
     async with anyio.create_task_group() as tasks:
         with pytest.raises(LockLost):
-            async with store.hold_lock("lock", 10, owner="holder"):
-                tasks.start_soon(lose)
-                try:
-                    await anyio.sleep_forever()
-                finally:
-                    cancelled.set()
+            await hold()
         assert cancelled.is_set()
     assert await _is_free(store) == (how != "taken over")
 
 
 async def test_a_body_that_swallows_its_cancellation_still_ends_in_lock_lost(store: Store, clock: ManualClock) -> None:
-    with pytest.raises(LockLost):
+    async def hold() -> None:
         async with store.hold_lock("lock", 10):
             await rest(store)
             with anyio.CancelScope(shield=True):
                 clock.advance(10)
                 await rest(store)
 
+    with pytest.raises(LockLost):
+        await hold()
+
 
 async def test_an_error_of_the_body_wins_over_a_lost_hold(store: Store, clock: ManualClock) -> None:
-    with pytest.raises(ZeroDivisionError):
+    async def hold() -> None:
         async with store.hold_lock("lock", 10):
             await rest(store)
             with anyio.CancelScope(shield=True):
                 clock.advance(10)
                 await rest(store)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await hold()
 
 
 async def test_an_error_of_the_body_leaves_ungrouped_and_releases(store: Store) -> None:
@@ -449,11 +466,14 @@ async def test_cancelling_a_hold_releases_it_and_is_no_lock_lost(store: Store) -
 
 
 async def test_a_store_that_closes_under_a_hold_cancels_its_body_with_closed(store: Store) -> None:
-    with pytest.raises(Closed):
+    async def hold() -> None:
         async with store.hold_lock("lock", 10):
             await rest(store)
             await store.aclose()
             await anyio.sleep_forever()
+
+    with pytest.raises(Closed):
+        await hold()
 
 
 async def test_a_store_that_closes_under_a_waiter_is_closed(store: Store) -> None:
@@ -486,12 +506,15 @@ async def test_a_hold_that_its_owner_was_merely_granted_again_is_renewed_at_once
 async def test_two_blocks_of_one_owner_share_one_hold_and_the_first_to_leave_ends_it(
     store: Store, clock: ManualClock
 ) -> None:
-    with pytest.raises(LockLost):
+    async def hold() -> None:
         async with store.hold_lock("lock", 10, owner="a") as outer:
             async with store.hold_lock("lock", 10, owner="a") as inner:
                 assert inner.token == outer.token
             assert await _is_free(store)
             await passing(store, clock, 10)
+
+    with pytest.raises(LockLost):
+        await hold()
 
 
 async def test_a_sleeping_hold_renews_in_time_and_never_spins(store: Store, clock: ManualClock) -> None:
@@ -555,10 +578,14 @@ async def test_a_failure_of_the_store_that_does_not_pass_ends_the_hold_as_itself
     store: Store, clock: ManualClock
 ) -> None:
     failing = Failing(Renew, 0)
-    with pytest.raises(DatabaseError, match="away"):
+
+    async def hold() -> None:
         async with watched(store, failing).hold_lock("lock", 10):
             failing.times = 1
             await passing(store, clock, 10)
+
+    with pytest.raises(DatabaseError, match="away"):
+        await hold()
     assert await _is_free(store)
 
 

@@ -3,9 +3,9 @@
 Whoever writes beside an open transaction does so from another task: an engine may have the one wait for the other.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -20,11 +20,10 @@ from ..._tx import Tx, _Life
 from ..._values import JobState, Wake
 from .._clocks import ManualClock
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-_Body = Callable[[Tx], Awaitable[None]]
-_Form = Callable[[Store, _Body], Awaitable[None]]
+_Body = Callable[[Tx], Coroutine[Any, Any, None]]
+SeamForm = Callable[[Store, _Body], Coroutine[Any, Any, None]]
 
 
 async def seam_elsewhere(verb: Callable[[], Awaitable[T]]) -> T:
@@ -56,7 +55,7 @@ async def _in_with_tx(store: Store, body: _Body) -> None:
     await store.with_tx(body)
 
 
-SEAM_FORMS: dict[str, _Form] = {"begin_tx": _in_begin_tx, "transaction": _in_transaction, "with_tx": _in_with_tx}
+SEAM_FORMS: dict[str, SeamForm] = {"begin_tx": _in_begin_tx, "transaction": _in_transaction, "with_tx": _in_with_tx}
 
 _each_form = pytest.mark.parametrize("form", SEAM_FORMS.values(), ids=SEAM_FORMS)
 
@@ -69,7 +68,7 @@ class _LostBase(BaseException):
     pass
 
 
-async def _discard_by_rollback(form: _Form, store: Store, stage: _Body) -> None:
+async def _discard_by_rollback(form: SeamForm, store: Store, stage: _Body) -> None:
     async def body(tx: Tx) -> None:
         await stage(tx)
         await tx.rollback()
@@ -77,7 +76,7 @@ async def _discard_by_rollback(form: _Form, store: Store, stage: _Body) -> None:
     await form(store, body)
 
 
-async def _discard_by_error(error: BaseException, form: _Form, store: Store, stage: _Body) -> None:
+async def _discard_by_error(error: BaseException, form: SeamForm, store: Store, stage: _Body) -> None:
     async def body(tx: Tx) -> None:
         await stage(tx)
         raise error
@@ -87,7 +86,7 @@ async def _discard_by_error(error: BaseException, form: _Form, store: Store, sta
     assert caught.value is error
 
 
-async def _discard_by_cancellation(form: _Form, store: Store, stage: _Body) -> None:
+async def _discard_by_cancellation(form: SeamForm, store: Store, stage: _Body) -> None:
     with anyio.CancelScope() as scope:
 
         async def body(tx: Tx) -> None:
@@ -123,7 +122,7 @@ async def _discard_as_garbage(
         held.clear()
 
 
-def _discards() -> Iterator[tuple[str, _Form]]:
+def _discards() -> Iterator[tuple[str, SeamForm]]:
     yield "leaving begin_tx", _in_begin_tx
     for name, form in SEAM_FORMS.items():
         yield f"rollback in {name}", partial(_discard_by_rollback, form)
@@ -135,17 +134,10 @@ def _discards() -> Iterator[tuple[str, _Form]]:
         yield f"garbage in a thread, {what}", partial(_discard_as_garbage, hold, True)
 
 
-SEAM_DISCARDS: dict[str, _Form] = dict(_discards())
+SEAM_DISCARDS: dict[str, SeamForm] = dict(_discards())
 
 
-_forgotten = pytest.mark.filterwarnings("ignore:Async generator .* was garbage collected:ResourceWarning")
-_every_discard = pytest.mark.parametrize("discard", SEAM_DISCARDS.values(), ids=SEAM_DISCARDS)
-
-
-def seam_each_discard(test: Callable[P, T]) -> Callable[P, T]:
-    """Run a test for every way in which a transaction ends without its effects."""
-    return _forgotten(_every_discard(test))
-
+seam_each_discard = pytest.mark.parametrize("discard", SEAM_DISCARDS.values(), ids=SEAM_DISCARDS)
 
 # Wakes
 
@@ -271,7 +263,7 @@ async def _stage_everything(tx: Tx) -> None:
 
 
 @seam_each_discard
-async def test_a_discarded_transaction_leaves_nothing(store: Store, discard: _Form) -> None:
+async def test_a_discarded_transaction_leaves_nothing(store: Store, discard: SeamForm) -> None:
     ear = _Ear(store, "c", stream_wake("s"), queue_wake("q"), queue_wake(backing_queue("o")))
     await seam_elsewhere(partial(discard, store, _stage_everything))
     await _marker(store)
@@ -284,7 +276,7 @@ async def test_a_discarded_transaction_leaves_nothing(store: Store, discard: _Fo
 
 @seam_each_discard
 async def test_the_numbers_of_a_discarded_transaction_are_never_those_of_two_effects(
-    store: Store, traits: Traits, discard: _Form
+    store: Store, traits: Traits, discard: SeamForm
 ) -> None:
     numbers: list[tuple[int, int]] = []
 
@@ -317,7 +309,7 @@ async def _committed(store: Store) -> bool:
 @_each_form
 @pytest.mark.parametrize("error", [None, _Lost(), _LostBase()], ids=["leaving", "an error", "a BaseException"])
 async def test_an_explicit_commit_is_respected_whatever_follows(
-    store: Store, form: _Form, error: BaseException | None
+    store: Store, form: SeamForm, error: BaseException | None
 ) -> None:
     async def body(tx: Tx) -> None:
         await _stage_everything(tx)
@@ -335,13 +327,13 @@ async def test_an_explicit_commit_is_respected_whatever_follows(
 
 
 @pytest.mark.parametrize("form", [_in_transaction, _in_with_tx], ids=["transaction", "with_tx"])
-async def test_leaving_cleanly_commits(store: Store, form: _Form) -> None:
+async def test_leaving_cleanly_commits(store: Store, form: SeamForm) -> None:
     await form(store, _stage_everything)
     assert await _committed(store)
 
 
 @_each_form
-async def test_an_empty_transaction_may_end_in_any_way(store: Store, form: _Form) -> None:
+async def test_an_empty_transaction_may_end_in_any_way(store: Store, form: SeamForm) -> None:
     await form(store, Tx.commit)
     await form(store, Tx.rollback)
     assert await store.queues() == []
@@ -528,7 +520,7 @@ async def _nothing(tx: Tx) -> None:
 @_each_form
 @pytest.mark.parametrize("end", [Tx.commit, Tx.rollback, _nothing], ids=["commit", "rollback", "leaving"])
 async def test_a_verb_after_the_end_is_misuse(
-    store: Store, form: _Form, end: _Body, verb: Callable[[Tx], Awaitable[object]]
+    store: Store, form: SeamForm, end: _Body, verb: Callable[[Tx], Awaitable[object]]
 ) -> None:
     ended: list[Tx] = []
 
