@@ -9,6 +9,7 @@ import anyio
 
 from ._engine import Engine
 from ._errors import AlkstoreError, DatabaseError, LeadershipLost, LockHeld, LockLost
+from ._loop import unbroken
 from ._ops import Renew, TryLock, Unlock
 from ._rules.bounds import Seconds, duration
 from ._waiting import SLICE, Background, bell_on, elapsed, log, nap, patiently, pause
@@ -52,8 +53,7 @@ class LockHandle:
     ) -> None:
         """Release the lock, also when cancelled. An error of the block wins over one of the release."""
         try:
-            with anyio.CancelScope(shield=True):
-                await self.release()
+            await unbroken(self.release)
         except AlkstoreError:
             if error is None:
                 raise

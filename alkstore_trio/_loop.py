@@ -5,12 +5,14 @@ Loops are found at call time, so that the package imports where only one of them
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
 
-__all__ = ["call_soon_threadsafe", "cancellation_check", "is_cancelling"]
+__all__ = ["call_soon_threadsafe", "cancellation_check", "is_cancelling", "unbroken"]
+
+T = TypeVar("T")
 
 
 def _on_trio() -> bool:
@@ -48,3 +50,38 @@ def is_cancelling() -> bool:
         return False
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def unbroken(verb: Callable[[], Awaitable[T]]) -> T:
+    """The result of a verb that nothing interrupts: a cancellation is delivered at the caller's next checkpoint."""
+    with anyio.CancelScope(shield=True):
+        if _on_trio():
+            return await verb()
+        return await _unbroken_by_the_task(verb)
+
+
+async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
+    """A bare ``Task.cancel()`` heeds no shield: have another task do the verb, and hand the cancellation on."""
+    asyncio: Any = sys.modules["asyncio"]
+
+    async def work() -> T:
+        return await verb()
+
+    caller = asyncio.current_task()
+    worker = asyncio.create_task(work())
+    interrupted = False
+    while not worker.done():
+        try:
+            await asyncio.wait([worker])
+        except asyncio.CancelledError:
+            interrupted = True
+
+    def hand_on() -> None:
+        if caller.cancelling():  # else whoever asked, an ``asyncio.timeout`` say, has ended meanwhile
+            caller.uncancel()
+            caller.cancel()
+
+    if interrupted:
+        asyncio.get_running_loop().call_soon(hand_on)
+    result: T = worker.result()
+    return result

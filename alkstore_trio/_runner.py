@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 from ._engine import Engine
 from ._errors import DatabaseError, LeadershipLost
 from ._lock import Lease, LockHandle, take, taken
+from ._loop import unbroken
 from ._ops import Due, DueSchedules, Fire
 from ._rules import ticks
 from ._rules.names import LEADER, SCHEDULE_WAKE
@@ -69,11 +70,10 @@ async def _lead(engine: Engine, lease: Lease) -> None:
 async def _check_held(lock: LockHandle) -> None:
     """A loss wins over a simultaneous stop."""
     held = True
-    with anyio.CancelScope(shield=True):
-        try:
-            held = await lock.renew(TTL)
-        except DatabaseError as error:
-            log.debug("stopping without knowing whether the lease was held: %s", error)
+    try:
+        held = await unbroken(partial(lock.renew, TTL))
+    except DatabaseError as error:
+        log.debug("stopping without knowing whether the lease was held: %s", error)
     if not held:
         raise LeadershipLost("the scheduler's lease was lost while the runner was being stopped")
 

@@ -13,6 +13,7 @@ import anyio
 
 from ._engine import Engine, TxUnit
 from ._errors import DatabaseError, PayloadTooLarge
+from ._loop import unbroken
 from ._ops import Notify, Op
 from ._outbox import Outbox
 from ._queue import Queue
@@ -197,8 +198,7 @@ class Opened:
         life = self._life
         if life is not None and life.ended is None:
             life.ended = "discarded"
-            with anyio.CancelScope(shield=True):
-                await life.unit.rollback()
+            await unbroken(life.unit.rollback)
 
 
 class Committing(Opened):

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from ._engine import Engine
 from ._errors import AlkstoreError, DatabaseError
+from ._loop import unbroken
 from ._ops import ReadClock
 from ._wake import NO_CHANNEL, Bell
 
@@ -106,11 +107,10 @@ def bell_on(engine: Engine, channel: str = NO_CHANNEL) -> Iterator[Bell]:
 
 async def give_back(verb: Callable[[], Awaitable[object]]) -> None:
     """Release something on the way out: shielded, and whatever became of it, the way out goes on."""
-    with anyio.CancelScope(shield=True):
-        try:
-            await verb()
-        except AlkstoreError as error:
-            log.debug("not given back, will lapse: %s", error)
+    try:
+        await unbroken(verb)
+    except AlkstoreError as error:
+        log.debug("not given back, will lapse: %s", error)
 
 
 class StopToken:

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 
 from ._engine import Engine, Unit
 from ._errors import Discard, Snooze
-from ._loop import is_cancelling
+from ._loop import is_cancelling, unbroken
 from ._ops import Claim, NextReadyAt, ReadClock, Sweep
 from ._queue import BackedByQueue, JobHandle
 from ._rules import bounds, names
@@ -79,7 +79,7 @@ async def deliver_once(
     if not rows:
         return False
     settle = await carry_out(JobHandle(unit, rows[0]), task)
-    await _shielded(settle)
+    await unbroken(settle)
     return True
 
 
@@ -230,7 +230,11 @@ class Worker:
                 raise
             log.warning("%s: a handler that was cancelled raised %r", self._doing, error)
         if settle is not None:
-            await patiently(self._engine, partial(_shielded, settle), self._doing)
+            cut_short = held.scope.cancel_called
+            with anyio.CancelScope() as held.scope:  # ends only the wait between two attempts
+                if cut_short:
+                    held.scope.cancel()
+                await patiently(self._engine, partial(unbroken, settle), self._doing)
 
     async def _renew(self) -> None:
         """Renew every claim in time, and cancel the handler of one that is lost."""
@@ -288,8 +292,3 @@ class Worker:
             handle = self._waiting.popleft().handle
             self._held.pop(handle, None)
             await give_back(handle.release)
-
-
-async def _shielded(settle: Callable[[], Awaitable[bool]]) -> None:
-    with anyio.CancelScope(shield=True):
-        await settle()

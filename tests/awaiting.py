@@ -14,7 +14,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint
 
 from alkstore_trio import DatabaseError, Store
 from alkstore_trio._engines.memory import MemoryEngine, MemoryTx
-from alkstore_trio._loop import call_soon_threadsafe
+from alkstore_trio._loop import call_soon_threadsafe, unbroken
 from alkstore_trio._open import open_engine
 from alkstore_trio._ops import Op, Publish, Read
 from alkstore_trio._wake import Hub
@@ -79,7 +79,8 @@ class AwaitingEngine:
     prefetch = 2
 
     def __init__(self, clock: Callable[[], float] | None) -> None:
-        self.hub = CoalescingHub()
+        self.wakes = CoalescingHub()
+        self.hub: Hub = self.wakes
         self.inner = MemoryEngine(self.hub, clock)
         self.sleep: Callable[[float], Awaitable[object]] | None = self.inner.sleep
         self.writer = Writer()
@@ -110,12 +111,15 @@ class AwaitingEngine:
 
     async def effect(self, verb: Callable[..., Awaitable[A]], *arguments: Any) -> A:
         """Once begun it is waited for, whatever happens to the caller."""
-        with anyio.CancelScope(shield=True):
+
+        async def begun() -> A:
             await checkpoint()
             answer = await verb(*arguments)
             await cancel_shielded_checkpoint()
-            self.hub.flush()
-        return answer
+            self.wakes.flush()
+            return answer
+
+        return await unbroken(begun)
 
     async def idle(self) -> None:
         await self.inner.idle()
@@ -150,7 +154,7 @@ class AwaitingTx:
 
         def free() -> None:
             engine.writer.release(holder)
-            engine.hub.flush()
+            engine.wakes.flush()
 
         engine.call_soon(free)
 
@@ -184,7 +188,7 @@ class AwaitingTx:
     async def rollback(self) -> None:
         await self._inner.rollback()
         self._engine.writer.release(self._holder)
-        self._engine.hub.flush()
+        self._engine.wakes.flush()
 
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         return await self._inner.execute(sql, params)

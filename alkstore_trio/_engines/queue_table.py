@@ -305,11 +305,12 @@ class QueueTable:
     def ack(self, claims: Iterable[tuple[int, int]], now: float) -> int:
         """Remove the rows whose claims are valid."""
         landed = 0
+        rows = self.rows
         for job_id, token in claims:
-            row = self.held(job_id, token, now)
-            if row is not None:
+            row = rows.get(job_id)
+            if row is not None and row.token == token and rules.slot(row, now) is LEASED:
                 row.filed = GONE
-                del self.rows[job_id]
+                del rows[job_id]
                 landed += 1
         self._processing -= landed
         return landed

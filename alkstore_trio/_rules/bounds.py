@@ -12,6 +12,7 @@ from .._errors import shown
 
 __all__ = [
     "LARGEST",
+    "LATEST",
     "SMALLEST",
     "Instant",
     "Seconds",
@@ -32,6 +33,7 @@ __all__ = [
 
 LARGEST = 2**63 - 1
 SMALLEST = -(2**63)
+LATEST = sys.float_info.max  # what exceeds the range of a float saturates
 
 Seconds = float | int | timedelta
 Instant = float | int | datetime
@@ -43,7 +45,7 @@ def _finite(value: float | int, what: str) -> float:
     try:
         number = float(value)
     except OverflowError:  # an int beyond the range of a float saturates
-        return sys.float_info.max if value > 0 else -sys.float_info.max
+        return LATEST if value > 0 else -LATEST
     if not math.isfinite(number):
         raise ValueError(f"{what} must be finite, not {number}")
     return number
@@ -83,7 +85,7 @@ def not_negative(value: Seconds, what: str) -> float:
 
 def shifted(now: float, seconds: float) -> float:
     """``now + seconds``, saturating at the range of a float."""
-    return min(max(now + seconds, -sys.float_info.max), sys.float_info.max)
+    return min(max(now + seconds, -LATEST), LATEST)
 
 
 def deadline(now: float, seconds: float) -> float:
@@ -91,12 +93,12 @@ def deadline(now: float, seconds: float) -> float:
     end = now + seconds
     if end <= now:
         return math.nextafter(now, math.inf)
-    return end if end <= sys.float_info.max else sys.float_info.max
+    return end if end <= LATEST else LATEST
 
 
 def after(moment: float) -> float:
     """The next float: when something that holds *until* ``moment`` has ended."""
-    return math.nextafter(moment, math.inf) if moment < sys.float_info.max else moment
+    return math.nextafter(moment, math.inf) if moment < LATEST else moment
 
 
 def reading(value: float) -> float:

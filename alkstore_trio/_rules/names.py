@@ -3,6 +3,8 @@
 A name is judged at the entry point and taken as it is: never trimmed, never folded.
 """
 
+from functools import lru_cache
+
 from .._errors import InvalidName, ReservedName
 
 __all__ = [
@@ -25,6 +27,7 @@ RECONNECTED = "__alkstore_listener_reconnected__"
 _LONGEST = 512  # bytes of UTF-8
 
 
+@lru_cache(maxsize=1_024)  # a worker's id is judged at each of its claims
 def local(name: str) -> str:
     """A worker id, a consumer, a lock's owner or a stream key, checked."""
     if not isinstance(name, str):

@@ -14,7 +14,7 @@ from enum import Enum
 import attrs
 
 from . import backoff
-from .bounds import deadline, shifted
+from .bounds import LATEST, deadline, shifted
 from .stamps import Stamps
 
 __all__ = [
@@ -122,7 +122,8 @@ def claimed(row: JobRow, worker_id: str, now: float) -> JobRow:
     row.attempts += 1
     row.token += 1
     row.worker_id = worker_id
-    row.claim_expires_at = deadline(now, row.stamps.visibility_timeout)
+    ends = now + row.stamps.visibility_timeout
+    row.claim_expires_at = ends if now < ends <= LATEST else deadline(now, row.stamps.visibility_timeout)
     return row
 
 

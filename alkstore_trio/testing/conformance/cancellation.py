@@ -5,6 +5,7 @@ cancelled at its first suspension, then, on another fresh store, at its second, 
 the store then shows is what it shows without the call, or after it.
 """
 
+import asyncio  # noqa: TID251 what is tested is also a cancellation that anyio knows nothing of
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -638,11 +639,9 @@ async def _after_turns(call: Call, turns: int) -> tuple[bool, bool]:
     return returned, scope.cancel_called
 
 
-async def _by_the_task(call: Call, at: int) -> tuple[bool, bool]:
+async def _by_its_task(call: Call, at: int) -> tuple[bool, bool]:
     """Cancel a call's bare asyncio task at a suspension; did it return, was it reached?"""
-    import asyncio  # noqa: TID251 what is tested is a cancellation that anyio knows nothing of
-
-    returned = reached = kept = False
+    returned = reached = lost = False
 
     def cancel() -> None:
         nonlocal reached
@@ -650,18 +649,32 @@ async def _by_the_task(call: Call, at: int) -> tuple[bool, bool]:
         task.cancel()
 
     async def run() -> None:
-        nonlocal returned, kept
+        nonlocal returned, lost
         await _Stepped(call(), at, cancel)
         returned = True
         await asyncio.sleep(0)
-        kept = reached  # the cancellation was never delivered
+        lost = reached
 
     task = asyncio.create_task(run())
     await asyncio.wait([task])
+    assert not lost, "the cancellation was never delivered"
     if not task.cancelled():
         task.result()
-    assert not kept
     return returned, reached
+
+
+async def _by_its_timeout(call: Call, at: int) -> tuple[bool, bool]:
+    """Have a call's asyncio timeout expire at a suspension; did it return, was it reached?"""
+    returned = False
+    timeout = asyncio.timeout(None)
+    try:
+        async with timeout:
+            await _Stepped(call(), at, lambda: timeout.reschedule(0))
+            returned = True
+    except TimeoutError:
+        pass
+    await asyncio.sleep(0)  # a cancellation that outlived its timeout would be delivered here
+    return returned, timeout.expired()
 
 
 Way = Callable[[Call, int], Awaitable[tuple[bool, bool]]]
@@ -728,22 +741,28 @@ async def test_a_block_that_is_cancelled_anywhere_did_nothing_or_all(
     assert places >= 2
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+_BARE = pytest.mark.parametrize("way", [_by_its_task, _by_its_timeout])
+_ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+
+
+@_ON_ASYNCIO
+@_BARE
 @pytest.mark.parametrize("verb", _VERBS)
-async def test_a_verb_whose_bare_task_is_cancelled_anywhere_did_nothing(
-    case: Case, anyio_backend: str, verb: str
+async def test_a_verb_that_asyncio_itself_cancels_anywhere_did_nothing(
+    case: Case, anyio_backend: str, verb: str, way: Way
 ) -> None:
     with anyio.fail_after(60):
-        await _sweep(case, _VERBS[verb], _by_the_task, 1, all_or_nothing=True)
+        await _sweep(case, _VERBS[verb], way, 1, all_or_nothing=True)
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+@_ON_ASYNCIO
+@_BARE
 @pytest.mark.parametrize("block", _BLOCKS)
-async def test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all(
-    case: Case, anyio_backend: str, block: str
+async def test_a_block_that_asyncio_itself_cancels_anywhere_did_nothing_or_all(
+    case: Case, anyio_backend: str, block: str, way: Way
 ) -> None:
     with anyio.fail_after(60):
-        await _sweep(case, _BLOCKS[block], _by_the_task, 1, all_or_nothing=False)
+        await _sweep(case, _BLOCKS[block], way, 1, all_or_nothing=False)
 
 
 def test_every_asynchronous_verb_is_cancelled() -> None:

@@ -49,9 +49,9 @@ class Running:
     def ended(self) -> bool:
         return self._ended.is_set()
 
-    async def end(self) -> Exception | None:
-        """Wait for the end: ``None`` is a return."""
-        with anyio.fail_after(_BOUND):
+    async def end(self, within: float = _BOUND) -> Exception | None:
+        """Wait for the end, for so many seconds by the loop's clock: ``None`` is a return."""
+        with anyio.fail_after(within):
             await self._ended.wait()
         return self.error
 
