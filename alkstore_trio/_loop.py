@@ -58,6 +58,7 @@ async def unbroken(verb: Callable[[], Awaitable[T]]) -> T:
         if _on_trio():
             return await verb()
         return await _unbroken_by_the_task(verb)
+    raise AssertionError("unreachable: a scope that nobody can cancel swallows nothing")
 
 
 async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:

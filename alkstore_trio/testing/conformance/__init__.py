@@ -25,7 +25,6 @@ from .queues import *
 from .scheduler import *
 from .seam import *
 from .streams import *
-
 from .workers import *
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,6 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import anyio
@@ -34,7 +33,6 @@ from .kit import Case
 Call = Callable[[], Coroutine[Any, Any, Any]]
 Arrangement = Callable[[Store, ManualClock], AbstractAsyncContextManager[Call]]
 
-_TURN = 0.0005  # seconds, "a few hundred microseconds": a verb that comes after as much yields
 _MOST = 200  # suspensions; no verb has nearly as many
 
 _VERBS: dict[str, Arrangement] = {}
@@ -592,9 +590,6 @@ class _Stepped:
     def __await__(self) -> Generator[Any, Any, Any]:
         step: Callable[[], Any] = partial(self._coroutine.send, None)
         while True:
-            turn_ends = perf_counter() + _TURN
-            while perf_counter() < turn_ends:
-                """Have the task's turn end, so that every checkpoint suspends."""
             try:
                 trap = step()
             except StopIteration as stop:
@@ -721,16 +716,26 @@ async def _opened(case: Case) -> AsyncIterator[tuple[Store, ManualClock]]:
 
 # The tests
 
+
+@pytest.fixture
+def restless() -> None:
+    """To be overridden for an engine that suspends only now and then: have it suspend at every checkpoint."""
+
+
 _NO_CANCELLATION_POINT = {"Tx.rollback"}  # it never waits
 
+_restlessly = pytest.mark.usefixtures("restless")
 
+
+@_restlessly
 @pytest.mark.parametrize("verb", _VERBS)
 async def test_a_verb_that_is_cancelled_anywhere_did_nothing(case: Case, anyio_backend: str, verb: str) -> None:
     with anyio.fail_after(60):
         places = await _sweep(case, _VERBS[verb], _in_a_scope, 0, all_or_nothing=True)
-    assert places >= 2 or verb in _NO_CANCELLATION_POINT
+    assert places >= 1 or verb in _NO_CANCELLATION_POINT
 
 
+@_restlessly
 @pytest.mark.parametrize("block", _BLOCKS)
 async def test_a_block_that_is_cancelled_anywhere_did_nothing_or_all(
     case: Case, anyio_backend: str, block: str
@@ -738,13 +743,14 @@ async def test_a_block_that_is_cancelled_anywhere_did_nothing_or_all(
     with anyio.fail_after(60):
         places = await _sweep(case, _BLOCKS[block], _in_a_scope, 0, all_or_nothing=False)
         await _sweep(case, _BLOCKS[block], _after_turns, 0, all_or_nothing=False)
-    assert places >= 2
+    assert places >= 1
 
 
 _BARE = pytest.mark.parametrize("way", [_by_its_task, _by_its_timeout])
 _ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
 
+@_restlessly
 @_ON_ASYNCIO
 @_BARE
 @pytest.mark.parametrize("verb", _VERBS)
@@ -755,6 +761,7 @@ async def test_a_verb_that_asyncio_itself_cancels_anywhere_did_nothing(
         await _sweep(case, _VERBS[verb], way, 1, all_or_nothing=True)
 
 
+@_restlessly
 @_ON_ASYNCIO
 @_BARE
 @pytest.mark.parametrize("block", _BLOCKS)
