@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
-__all__ = ["call_soon_threadsafe", "cancellation_check", "is_cancelling", "unbroken"]
+__all__ = ["call_soon_threadsafe", "cancellation_check", "full_checkpoint", "is_cancelling", "unbroken"]
 
 T = TypeVar("T")
 
@@ -25,6 +25,14 @@ def cancellation_check() -> Callable[[], Awaitable[object]]:
         check: Callable[[], Awaitable[object]] = sys.modules["trio"].lowlevel.checkpoint_if_cancelled
         return check
     return current_token().backend_class.checkpoint_if_cancelled
+
+
+def full_checkpoint() -> Callable[[], Awaitable[object]]:
+    """The running loop's ``checkpoint``, likewise."""
+    if _on_trio():
+        pause: Callable[[], Awaitable[object]] = sys.modules["trio"].lowlevel.checkpoint
+        return pause
+    return current_token().backend_class.checkpoint
 
 
 def call_soon_threadsafe() -> Callable[[Callable[[], object]], None]:

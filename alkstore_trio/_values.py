@@ -4,7 +4,6 @@ A value holds no connection and does no I/O. Instants are unix seconds, lengths 
 """
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, TypeVar
 
 import attrs
@@ -49,14 +48,26 @@ class Job:
     last_error: str | None
     died_at: float | None
 
-    @cached_property
+    _payload: Any = attrs.field(init=False, eq=False, repr=False)  # decoded on first use
+
+    @property
     def payload(self) -> Any:
         """The decoded body. ``CodecError`` if it is no JSON."""
-        return codec.decode(self.body)
+        return _decoded(self)
 
     def payload_as(self, convert: Callable[[Any], T]) -> T:
         """``convert(payload)``: a class's constructor, a validator. Whatever it raises is a ``CodecError``."""
         return codec.convert(self.body, self.payload, convert)
+
+
+def _decoded(carrier: "Job | StreamEvent") -> Any:
+    """The payload, decoded once and kept."""
+    try:
+        return carrier._payload
+    except AttributeError:
+        payload = codec.decode(carrier.body)
+        object.__setattr__(carrier, "_payload", payload)
+        return payload
 
 
 def job_of(row: JobRow) -> Job:
@@ -93,10 +104,12 @@ class StreamEvent:
     body: str
     created_at: float
 
-    @cached_property
+    _payload: Any = attrs.field(init=False, eq=False, repr=False)  # decoded on first use
+
+    @property
     def payload(self) -> Any:
         """The decoded body. ``CodecError`` if it is no JSON."""
-        return codec.decode(self.body)
+        return _decoded(self)
 
     def payload_as(self, convert: Callable[[Any], T]) -> T:
         """``convert(payload)``: a class's constructor, a validator. Whatever it raises is a ``CodecError``."""

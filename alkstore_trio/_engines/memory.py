@@ -11,12 +11,11 @@ from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from .. import _ops as ops
 from .._engine import Traits
 from .._errors import Closed
-from .._loop import call_soon_threadsafe, cancellation_check
+from .._loop import call_soon_threadsafe, cancellation_check, full_checkpoint
 from .._ops import Op
 from .._rules.bounds import reading
 from .._rules.queue import JobRow
@@ -29,7 +28,7 @@ __all__ = ["MemoryEngine"]
 
 A = TypeVar("A")
 
-_TURN = 0.0002  # seconds that a run of verbs may keep the loop from other tasks
+_TURN = 0.0003  # seconds that a run of verbs may keep the loop from other tasks
 
 
 class MemoryEngine:
@@ -53,6 +52,7 @@ class MemoryEngine:
         self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
         self._clock = time.time if clock is None else lambda: reading(clock())
         self._check = cancellation_check()
+        self._pause = full_checkpoint()
         self._turn_ends = 0.0  # by `perf_counter`
         self._closed = False
         self._tables = Tables()
@@ -69,12 +69,13 @@ class MemoryEngine:
         if self._closed:
             raise Closed
         if perf_counter() < self._turn_ends:
-            await self._check()
+            check = self._check
+            await check()
         else:
             await self._yield()
             self.check_open()
-        tables = self._tables
-        now = self._clock()
+        tables, clock = self._tables, self._clock
+        now = clock()
         if now < tables.latest:
             tables.rewind(now)
         tables.latest = now
@@ -90,7 +91,7 @@ class MemoryEngine:
             await self._yield()
 
     async def _yield(self) -> None:
-        await checkpoint()
+        await self._pause()
         self._turn_ends = perf_counter() + _TURN
 
     async def idle(self) -> None:

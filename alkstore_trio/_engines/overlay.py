@@ -88,8 +88,8 @@ class View:
 def enqueued(write: Enqueue, ids: list[int], now: float) -> list[JobRow]:
     """The rows that an enqueue adds; they differ in their ids and bodies alone."""
     queue, stamps, priority = write.queue, write.stamps, write.priority
-    run_at = rules.ready_at(now, write.delay, write.run_at)
-    expires_at = rules.ends_at(now, write.expires)
+    run_at = now if write.delay is None is write.run_at else rules.ready_at(now, write.delay, write.run_at)
+    expires_at = None if write.expires is None else rules.ends_at(now, write.expires)
     if len(ids) == 1:  # the usual case, at half the price
         return [JobRow(ids[0], queue, write.bodies[0], stamps, priority, run_at, expires_at, now)]
     rows = []
@@ -100,7 +100,7 @@ def enqueued(write: Enqueue, ids: list[int], now: float) -> list[JobRow]:
 
 def published(write: Publish, offsets: list[int], now: float) -> list[StreamEvent]:
     """The events that a publish appends."""
-    return [
-        StreamEvent(offset, write.stream, write.key, body, now)
-        for offset, body in zip(offsets, write.bodies, strict=True)
-    ]
+    stream, key = write.stream, write.key
+    if len(offsets) == 1:
+        return [StreamEvent(offsets[0], stream, key, write.bodies[0], now)]
+    return [StreamEvent(offset, stream, key, body, now) for offset, body in zip(offsets, write.bodies, strict=True)]

@@ -31,6 +31,8 @@ from .._rules.queue import (
     JobRow,
     JobState,
     Slot,
+    claimed,
+    slot,
 )
 from .._values import QueueStatistics
 
@@ -105,7 +107,7 @@ class QueueTable:
         self._expired: dict[int, JobRow] = {}
         self._spent: dict[int, JobRow] = {}
         self._lanes: dict[int, deque[JobRow]] = {}
-        self._order: list[tuple[int, deque[JobRow]]] = []  # the lanes, highest priority first
+        self._order: list[deque[JobRow]] = []  # the lanes, highest priority first
         self._heap: list[tuple[int, float, int, int, JobRow]] = []
         self._ready = self._stale = 0
         self._delayed = Timeline(DELAYED)
@@ -119,20 +121,17 @@ class QueueTable:
     def add(self, new: list[JobRow], now: float) -> None:
         """The rows of one enqueue, which all stand at the same place."""
         rows = self.rows
-        first = new[0]
-        lane = None
-        if first.expires_at is None and rules.slot(first, now) is READY:
-            lane = self._lane_behind(first)
-        if lane is None:
-            for row in new:
-                rows[row.id] = row
-                self._file(row, now)
-            return
         for row in new:
             rows[row.id] = row
-            row.filed = READY
-        lane.extend(new)
-        self._ready += len(new)
+        first = new[0]
+        if first.expires_at is None and slot(first, now) is READY:
+            lane = self._lane_behind(first)
+            if lane is not None:
+                lane.extend(new)  # filed as ready from the first
+                self._ready += len(new)
+                return
+        for row in new:
+            self._file(row, now)
 
     def replace(self, old: JobRow, new: JobRow, now: float) -> None:
         """A change of a row that somebody may hold."""
@@ -238,12 +237,12 @@ class QueueTable:
 
     def _open_lane(self, priority: int) -> deque[JobRow] | None:
         if len(self._lanes) == _LANES:
-            idle = next((known for known, lane in self._order if not lane), None)
+            idle = next((known for known, lane in self._lanes.items() if not lane), None)
             if idle is None:
                 return None
             del self._lanes[idle]
         lane = self._lanes[priority] = deque()
-        self._order = sorted(self._lanes.items(), reverse=True, key=lambda known: known[0])
+        self._order = [self._lanes[known] for known in sorted(self._lanes, reverse=True)]
         return lane
 
     def _left_stale(self) -> None:
@@ -259,23 +258,20 @@ class QueueTable:
 
     def _pop_ready(self) -> JobRow | None:
         """Take the first ready row of all out of its lane or heap."""
-        best: deque[JobRow] | None = None
-        for _, lane in self._order:
-            while lane and lane[0].filed is not READY:
-                lane.popleft()
-                self._stale -= 1
-            if lane:
-                best = lane
-                break
         heap = self._heap
         while heap and heap[0][4].filed is not READY:
             heappop(heap)
             self._stale -= 1
-        if heap:
-            rank, run_at, job_id, _, _ = heap[0]
-            if best is None or (rank, run_at, job_id) < (-best[0].priority, best[0].run_at, best[0].id):
-                return heappop(heap)[4]
-        return best.popleft() if best is not None else None
+        for lane in self._order:
+            while lane:
+                row = lane.popleft()
+                if row.filed is READY:
+                    if heap and heap[0] < (-row.priority, row.run_at, row.id):
+                        lane.appendleft(row)
+                        return heappop(heap)[4]
+                    return row
+                self._stale -= 1
+        return heappop(heap)[4] if heap else None
 
     # Verbs
 
@@ -287,13 +283,16 @@ class QueueTable:
             for row in tuple(self._spent.values()):
                 self.replace(row, rules.failed(row, now, rules.EXHAUSTED_TEXT), now)
         claims: list[JobRow] = []
-        while len(claims) < n and (first := self._pop_ready()) is not None:
-            first.filed = GONE
-            self._processing += first.state is not PROCESSING
-            claim = rules.claimed(first, worker_id, now)
-            self.rows[claim.id] = claim
-            self._lease(claim)
-            claims.append(claim)
+        while n and (first := self._pop_ready()) is not None:
+            if first.state is not PROCESSING:
+                self._processing += 1
+            row = claimed(first, worker_id, now)
+            if row is not first:
+                first.filed = GONE
+                self.rows[row.id] = row
+            self._lease(row)
+            claims.append(row)
+            n -= 1
         self._ready -= len(claims)
         return claims
 
@@ -308,7 +307,7 @@ class QueueTable:
         rows = self.rows
         for job_id, token in claims:
             row = rows.get(job_id)
-            if row is not None and row.token == token and rules.slot(row, now) is LEASED:
+            if row is not None and row.token == token and slot(row, now) is LEASED:
                 row.filed = GONE
                 del rows[job_id]
                 landed += 1

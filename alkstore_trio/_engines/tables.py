@@ -114,15 +114,13 @@ class Tables:
 
     def allocate_ids(self, write: ops.Enqueue) -> list[int]:
         first = self._last_job + 1
-        if len(write.bodies) == 1:  # the usual case, at half the price
-            self._last_job = first
-            return [first]
         self._last_job += len(write.bodies)
-        return list(range(first, self._last_job + 1))
+        return [first] if self._last_job == first else list(range(first, self._last_job + 1))
 
     def _apply_enqueue(self, write: ops.Enqueue, ids: list[int], now: float) -> None:
         if ids:
-            self._queue(write.queue).add(enqueued(write, ids, now), self.latest)
+            table = self._queues.get(write.queue) or self._queue(write.queue)
+            table.add(enqueued(write, ids, now), self.latest)
 
     def _enqueue(self, op: ops.Enqueue, now: float) -> list[int]:
         ids = self.allocate_ids(op)
@@ -196,7 +194,7 @@ class Tables:
         table = self._stream(write.stream)
         first = table.last + 1
         table.last += len(write.bodies)
-        return list(range(first, table.last + 1))
+        return [first] if table.last == first else list(range(first, table.last + 1))
 
     def _apply_publish(self, write: ops.Publish, offsets: list[int], now: float) -> None:
         table = self._stream(write.stream)

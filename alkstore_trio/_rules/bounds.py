@@ -91,9 +91,9 @@ def shifted(now: float, seconds: float) -> float:
 def deadline(now: float, seconds: float) -> float:
     """The end of a lease: ``seconds`` from now, and never now itself however short it is."""
     end = now + seconds
-    if end <= now:
-        return math.nextafter(now, math.inf)
-    return end if end <= LATEST else LATEST
+    if now < end <= LATEST:
+        return end
+    return LATEST if end > now else math.nextafter(now, math.inf)
 
 
 def after(moment: float) -> float:

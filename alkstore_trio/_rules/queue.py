@@ -87,7 +87,7 @@ class JobRow:
     claim_expires_at: float | None = None
     last_error: str | None = None
     died_at: float | None = None
-    filed: Slot = GONE
+    filed: Slot = READY
 
 
 def slot(row: JobRow, now: float) -> Slot:

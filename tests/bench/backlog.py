@@ -1,63 +1,60 @@
-"""What a backlog costs: a claim in front of a growing one, and the memory of each pending job."""
+"""A claim in front of a backlog: 1,000, 100,000 and 1,000,000 pending jobs, a tenth of them delayed (at most 100,000),
+in mixed priorities, few and many. What is claimed is acked and replaced, untimed, so that the backlog stays.
+"""
 
-import gc
-import tracemalloc
+import random
 from functools import partial
-from typing import Any
 
 import alkstore_trio
+from alkstore_trio import Queue, Store
 
 from .harness import PAYLOAD, Samples, arguments, clock, on_loop, turns
 
-CLAIMS = 300
+CHUNK = 10  # jobs of one priority in a row
 
 
-async def claim(pending: int, delayed: int, priorities: int) -> float:
-    """Seconds per claim with so many ready, and so many delayed ones of a higher priority beside them."""
-    async with alkstore_trio.open_memory() as store:
-        queue = store.queue("bench")
-        for priority in range(priorities):
-            await queue.enqueue_many([PAYLOAD] * (pending // priorities), priority=priority)
-        await queue.enqueue_many([PAYLOAD] * delayed, priority=priorities, delay=3_600)
-        gc.collect()
-        gc.freeze()
+async def fill(store: Store, pending: int, priorities: int) -> Queue:
+    """A queue with a backlog; the delayed jobs are spread over an hour, those of the first minute not among them."""
+    queue = store.queue(f"{pending} pending, {priorities} priorities")
+    delayed = min(pending // 10, 100_000)
+    dice = random.Random(pending)
+    for _ in range((pending - delayed) // CHUNK):
+        await queue.enqueue_many([PAYLOAD] * CHUNK, priority=dice.randrange(priorities))
+    for _ in range(delayed):
+        await queue.enqueue(PAYLOAD, delay=dice.uniform(60, 3600), priority=dice.randrange(priorities))
+    return queue
+
+
+async def claims(queue: Queue, times: int, priorities: int) -> float:
+    """Seconds per claim."""
+    dice = random.Random(times)
+    taken = 0.0
+    for _ in range(times):
         started = clock()
-        for _ in range(CLAIMS):
-            await queue.claim("worker")
-        seconds = (clock() - started) / CLAIMS
-        gc.unfreeze()
-        return seconds
+        handle = await queue.claim("worker")
+        taken += clock() - started
+        assert handle is not None
+        await handle.ack()
+        await queue.enqueue(PAYLOAD, priority=dice.randrange(priorities))
+    return taken / times
 
 
-async def footprint(jobs: int, options: dict[str, Any]) -> float:
-    """Bytes per pending job."""
+async def measure(sizes: list[int], spread: int, times: int, rounds: int) -> None:
+    samples = Samples(f"claim in front of a backlog with {spread:,} priorities")
     async with alkstore_trio.open_memory() as store:
-        queue = store.queue("bench")
-        gc.collect()
-        tracemalloc.start()
-        for number in range(jobs):
-            await queue.enqueue({"id": number}, **options)
-        gc.collect()
-        used, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return used / jobs
+        queues = {f"{size:,} pending": await fill(store, size, spread) for size in sizes}
+        for name in turns(queues, rounds):
+            samples.add(name, await claims(queues[name], times, spread))
+    samples.times()
+    first, *others = queues
+    for name in others:
+        samples.ratio(name, first, "at most 2" if name is others[-1] else "")
 
 
 def main(*, quick: bool) -> None:
-    sizes, delayed, rounds = ((1_000, 2_000), 100, 1) if quick else ((1_000, 100_000, 1_000_000), 100_000, 3)
-    for priorities in (8, 100 if quick else 1_000):
-        samples = Samples(f"a claim beside {delayed:,} delayed jobs, {priorities:,} priorities")
-        contenders = {f"{size:,} pending": size for size in sizes}
-        for name in turns(contenders, rounds):
-            samples.add(name, on_loop("trio", partial(claim, contenders[name], delayed, priorities)))
-        samples.times()
-        first, *_, last = contenders
-        samples.ratio(last, first, "at most 2")
-    print("\nbytes per pending job")
-    kinds: dict[str, dict[str, Any]] = {"ready": {}, "delayed": {"delay": 3_600}, "expiring": {"expires": 3_600}}
-    for kind, options in kinds.items():
-        used = on_loop("trio", partial(footprint, 1_000 if quick else 100_000, options))
-        print(f"  {kind:44} {used:9.0f} bytes  {'at most 450' if kind == 'ready' else ''}".rstrip())
+    sizes, times, rounds = ([20, 200], 10, 1) if quick else ([1_000, 100_000, 1_000_000], 1_000, 21)
+    for priorities in (8, 1_000):
+        on_loop("trio", partial(measure, sizes, priorities, times, rounds))
 
 
 if __name__ == "__main__":

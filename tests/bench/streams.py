@@ -1,4 +1,7 @@
-"""Publish one by one, then read in pages of 1000, decode, and save the offset: per event, against a list."""
+"""An event published, then read in pages of 1,000, decoded, and the offset saved: against a list."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -10,39 +13,64 @@ from .reference import ReferenceStream
 PAGE = 1_000
 
 
-async def floor(events: int) -> float:
+async def reference(events: int) -> float:
     stream = ReferenceStream(trio.lowlevel.checkpoint_if_cancelled)
     started = clock()
     for _ in range(events):
         await stream.publish(PAYLOAD)
-    while page := await stream.read("reader", PAGE):
+    while page := await stream.read("consumer", PAGE):
         for _, body in page:
             stream.decode(body)
-        await stream.save("reader", page[-1][0])
+        await stream.save("consumer", page[-1][0])
     return (clock() - started) / events
 
 
-async def store(events: int) -> float:
-    async with alkstore_trio.open_memory() as opened:
-        stream = opened.stream("bench")
+async def ours(events: int, *, many: bool) -> float:
+    async with alkstore_trio.open_memory() as store:
+        stream = store.stream("bench")
+        started = clock()
+        if many:
+            await stream.publish_many([PAYLOAD] * events)
+        else:
+            for _ in range(events):
+                await stream.publish(PAYLOAD)
+        while page := await stream.read_from_consumer("consumer", PAGE):
+            for event in page:
+                event.payload  # noqa: B018  # decodes
+            await stream.save_offset("consumer", page[-1].offset)
+        return (clock() - started) / events
+
+
+async def subscribed(events: int) -> float:
+    async with alkstore_trio.open_memory() as store:
+        stream = store.stream("bench")
         started = clock()
         for _ in range(events):
             await stream.publish(PAYLOAD)
-        while page := await stream.read_from_consumer("reader", PAGE):
-            for event in page:
+        async with stream.subscribe("consumer", prefetch=PAGE) as received:
+            for seen in range(1, events + 1):
+                event = await received.receive()
                 event.payload  # noqa: B018  # decodes
-            await stream.save_offset("reader", page[-1].offset)
+                if seen % PAGE == 0:
+                    await received.save_offset(event.offset)
         return (clock() - started) / events
 
 
 def main(*, quick: bool) -> None:
-    events, rounds = (PAGE, 1) if quick else (5 * PAGE, 31)
-    samples = Samples("publish + read + decode + save, per event")
-    for name in turns(("list", "stream"), rounds):
-        work = floor if name == "list" else store
-        samples.add(name, on_loop("trio", lambda: work(events)))  # noqa: B023  # called at once
+    events, rounds = (100, 1) if quick else (3 * PAGE, 31)
+    contenders: dict[str, Callable[[int], Awaitable[float]]] = {
+        "list": reference,
+        "stream": partial(ours, many=False),
+        "publish_many": partial(ours, many=True),
+        "subscriber": subscribed,
+    }
+    samples = Samples("publish, read in pages of 1,000, decode, save the offset; per event")
+    for name in turns(contenders, rounds):
+        samples.add(name, on_loop("trio", partial(contenders[name], events)))
     samples.times()
     samples.ratio("stream", "list", "at most 1.5")
+    samples.ratio("publish_many", "list")
+    samples.ratio("subscriber", "list")
 
 
 if __name__ == "__main__":

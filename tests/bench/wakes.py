@@ -1,87 +1,74 @@
-"""From a notify to its resumed listener, against a bare ``trio.Event``; and a loop of verbs beside another task."""
+"""A notify until its listener, another task of the loop, is running again: against a bare ``trio.Event``."""
 
-from statistics import median
-from time import perf_counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
-import trio.testing
 
 import alkstore_trio
 
 from .harness import Samples, arguments, clock, on_loop, turns
 
 
-async def bare_event(times: int) -> float:
-    ready = [trio.Event() for _ in range(times + 1)]
-    answered = [trio.Event() for _ in range(times + 1)]
+class Echo:
+    """An event that can be set again and again."""
 
-    async def listen() -> None:
-        for number in range(times):
-            await ready[number].wait()
-            answered[number].set()
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
+async def bare_event(wakes: int) -> float:
+    there, back = Echo(), Echo()
+
+    async def listener() -> None:
+        for _ in range(wakes):
+            await there.wait()
+            back.set()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(listen)
-        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(listener)
         started = clock()
-        for number in range(times):
-            ready[number].set()
-            await answered[number].wait()
-        return (clock() - started) / times
+        for _ in range(wakes):
+            there.set()
+            await back.wait()
+        return (clock() - started) / wakes
 
 
-async def notified(times: int) -> float:
-    answered = [trio.Event() for _ in range(times + 1)]
-    async with alkstore_trio.open_memory() as store, store.listen("bench") as wakes:
-
-        async def listen() -> None:
-            for number in range(times):
-                await wakes.receive()
-                answered[number].set()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(listen)
-            await trio.testing.wait_all_tasks_blocked()
-            started = clock()
-            for number in range(times):
-                await store.notify("bench")
-                await answered[number].wait()
-            return (clock() - started) / times
-
-
-async def gaps(verbs: int) -> list[float]:
-    """Seconds between two turns of another task beside a loop of verbs that never blocks."""
-    seen: list[float] = []
-
-    async def watch() -> None:
-        before = perf_counter()
-        while True:
-            await trio.lowlevel.checkpoint()
-            now = perf_counter()
-            seen.append(now - before)
-            before = now
+async def notify(wakes: int) -> float:
+    back = Echo()
 
     async with alkstore_trio.open_memory() as store, trio.open_nursery() as nursery:
-        nursery.start_soon(watch)
-        queue = store.queue("bench")
-        for _ in range(verbs):
-            await queue.statistics()
-        nursery.cancel_scope.cancel()
-    return sorted(seen)
+
+        async def listener(task_status: trio.TaskStatus[None]) -> None:
+            async with store.listen("bench") as received:
+                task_status.started()
+                for _ in range(wakes):
+                    await received.receive()
+                    back.set()
+
+        await nursery.start(listener)
+        started = clock()
+        for _ in range(wakes):
+            await store.notify("bench")
+            await back.wait()
+        return (clock() - started) / wakes
 
 
 def main(*, quick: bool) -> None:
-    times, rounds = (50, 1) if quick else (2_000, 31)
-    samples = Samples("a wake of a resumed listener")
-    contenders = {"trio.Event": bare_event, "notify": notified}
+    wakes, rounds = (50, 1) if quick else (2_000, 31)
+    contenders: dict[str, Callable[[int], Awaitable[float]]] = {"trio.Event": bare_event, "notify": notify}
+    samples = Samples("there by what is measured, and back by a trio.Event")
     for name in turns(contenders, rounds):
-        samples.add(name, on_loop("trio", lambda: contenders[name](times)))  # noqa: B023  # called at once
+        samples.add(name, on_loop("trio", partial(contenders[name], wakes)))
     samples.times()
     samples.ratio("notify", "trio.Event", "at most 2")
-    seen = on_loop("trio", lambda: gaps(200 if quick else 50_000))
-    print("\nanother task's gap beside a loop of verbs")
-    for label, seconds in (("p50", median(seen)), ("p99", seen[int(len(seen) * 0.99)]), ("max", seen[-1])):
-        print(f"  {label:44} {seconds * 1e6:9.0f} us")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,16 @@
 import pytest
 
 from alkstore_trio import open_memory
+from alkstore_trio._engines import memory
 from alkstore_trio.testing.conformance import *
 
 
 @pytest.fixture(params=[Case("memory", open_memory)], ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
+
+
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that is over at once: every checkpoint suspends."""
+    monkeypatch.setattr(memory, "_TURN", 0.0)
