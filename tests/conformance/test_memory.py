@@ -13,6 +13,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-redef]  # overrides the suite's
     """A turn that is over at once: every checkpoint suspends."""
     monkeypatch.setattr(memory, "_TURN", 0.0)
