@@ -12,7 +12,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
-@pytest.fixture
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-redef]  # overrides the suite's
+@pytest.fixture  # type: ignore[no-redef]  # overrides the suite's
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that is over at once: every checkpoint suspends."""
     monkeypatch.setattr(memory, "_TURN", 0.0)
