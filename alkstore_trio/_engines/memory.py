@@ -99,9 +99,14 @@ class MemoryEngine:
         await self.checkpoint()
 
     async def arrive(self) -> float:
-        """What `do` does before its effect: a checkpoint, then the clock."""
-        await self.idle()
-        self.check_open()
+        """What `do` does before its effect, written out there to spare it a call: a checkpoint, then the clock."""
+        if self._closed:
+            raise Closed
+        if perf_counter() < self._turn_ends:
+            await self._check()
+        else:
+            await self._yield()
+            self.check_open()
         now = self._clock()
         if now < self._tables.latest:
             self._tables.rewind(now)

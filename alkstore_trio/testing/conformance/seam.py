@@ -291,7 +291,8 @@ async def test_the_numbers_of_a_discarded_transaction_are_never_those_of_two_eff
         assert first < gone
         assert gone < last if traits.discarded_ids_are_gaps else first < last
     assert [job.payload for job in await store.queue("q").jobs()] == ["before", "after"]
-    assert [event.payload for event in await store.stream("s").read_since(0, 10)] == ["before", "after"]
+    async with store.stream("s").subscribe("reader") as events:  # garbage is cleared away in a later turn of the loop
+        assert [(await events.receive()).payload for _ in range(2)] == ["before", "after"]
 
 
 async def _committed(store: Store) -> bool:
