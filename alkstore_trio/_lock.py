@@ -29,9 +29,9 @@ class LockHandle:
 
     def __init__(self, engine: Engine, name: str, owner: str, token: int) -> None:
         self._engine = engine
-        self.name = name
-        self.owner = owner
-        self.token = token
+        self.name: str = name
+        self.owner: str = owner
+        self.token: int = token
 
     def __repr__(self) -> str:
         return f"LockHandle({self.name!r}, owner={self.owner!r}, token={self.token})"

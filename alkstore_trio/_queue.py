@@ -117,7 +117,7 @@ class BackedByQueue:
 
     def __init__(self, unit: Unit, name: str, queue: str, stamps: Stamps) -> None:
         self._unit = unit
-        self.name = name
+        self.name: str = name
         self._queue = queue
         self._stamps = stamps
 

@@ -21,7 +21,7 @@ class Stream:
 
     def __init__(self, unit: Unit, name: str) -> None:
         self._unit = unit
-        self.name = names.shared(name)
+        self.name: str = names.shared(name)
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"

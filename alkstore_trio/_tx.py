@@ -35,7 +35,7 @@ class _Life:
     __slots__ = ("_busy", "ended", "unit")
 
     def __init__(self, unit: TxUnit) -> None:
-        self.unit = unit
+        self.unit: TxUnit = unit
         self.ended: str | None = None
         self._busy = False
 

@@ -62,7 +62,7 @@ class Inbox(Generic[T]):
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._arrived = Bell()
-        self.closed = False
+        self.closed: bool = False
         self.error: BaseException | None = None
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.channels: dict[str, dict[Waker, None]] = {}  #: empty when there is nobody to wake
-        self.closed = False
+        self.closed: bool = False
 
     def attach(self, channel: str, waker: Waker) -> None:
         """Wake ``waker`` whenever the channel fires from now on."""

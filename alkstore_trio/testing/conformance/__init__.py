@@ -27,4 +27,4 @@ from .seam import *
 from .streams import *
 from .workers import *
 
-pytestmark = pytest.mark.anyio
+pytestmark: pytest.MarkDecorator = pytest.mark.anyio

@@ -18,7 +18,7 @@ from ..._values import Job, JobState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import hold_lease, tick
-from .driving import Running, holds, passing, rest, watched
+from .driving import Running, holds, passing, rest, to_be_cancelled, watched
 
 _BACK = -3_600.0
 _FORWARD = [3_600.0, 14 * 86_400.0]
@@ -397,7 +397,7 @@ async def test_a_step_forward_past_a_hold_is_lock_lost(store: Store, clock: Manu
         async with store.hold_lock("lock", 30):
             await rest(store)
             clock.advance(step)
-            await anyio.sleep_forever()
+            await to_be_cancelled()
 
     with pytest.raises(LockLost):
         await hold()
@@ -418,7 +418,7 @@ async def test_a_hold_outlives_a_step_back_and_is_renewed_by_the_clock_as_it_is(
             await passing(store, clock, 90, step=2)
             assert await store.try_lock("lock", "other", 1) is None
             clock.advance(30)
-            await anyio.sleep_forever()
+            await to_be_cancelled()
 
     with pytest.raises(LockLost):
         await hold()

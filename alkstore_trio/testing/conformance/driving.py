@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import anyio
 import attrs
+import pytest
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
@@ -16,7 +17,7 @@ from ..._ops import Op
 from ..._store import Store
 from .._clocks import ManualClock
 
-__all__ = ["Failing", "Running", "holds", "passing", "rest", "watched"]
+__all__ = ["Failing", "Running", "holds", "passing", "rest", "to_be_cancelled", "watched"]
 
 _BOUND = 30.0  # seconds of real time after which a test hangs
 _ROUNDS = 25  # of a verb and a turn: longer than any chain of wakes here
@@ -73,6 +74,12 @@ async def passing(store: Store, clock: ManualClock, seconds: float, step: float 
         await rest(store)
 
 
+async def to_be_cancelled() -> None:
+    """Wait for a cancellation that must come."""
+    await anyio.sleep(_BOUND)
+    pytest.fail("not cancelled")
+
+
 async def holds(fact: Callable[[], Awaitable[bool]]) -> None:
     """Wait, while the clock stands still, until the fact holds."""
     with anyio.fail_after(_BOUND):
@@ -111,7 +118,7 @@ class Failing:
     def __init__(self, kinds: type[Op[Any]] | Iterable[type[Op[Any]]], times: int, **flags: bool) -> None:
         self._kinds = (kinds,) if isinstance(kinds, type) else tuple(kinds)
         self._flags = flags
-        self.times = times
+        self.times: int = times
 
     async def __call__(self, op: Op[Any]) -> None:
         if self.times and isinstance(op, self._kinds):

@@ -18,7 +18,7 @@ from ..._lock import LockHandle
 from ..._ops import Op, Renew, TryLock, Unlock
 from ..._store import Store
 from .._clocks import ManualClock
-from .driving import Failing, passing, rest, watched
+from .driving import Failing, passing, rest, to_be_cancelled, watched
 
 _SLICE = 2.0  # seconds within which a waiter tries again
 
@@ -403,7 +403,7 @@ async def test_a_hold_that_is_lost_cancels_its_body_and_raises_lock_lost(
         async with store.hold_lock("lock", 10, owner="holder"):
             tasks.start_soon(lose)
             try:
-                await anyio.sleep_forever()
+                await to_be_cancelled()
             finally:
                 cancelled.set()
 
@@ -460,7 +460,7 @@ async def test_cancelling_a_hold_releases_it_and_is_no_lock_lost(store: Store) -
     with anyio.CancelScope() as scope:
         async with store.hold_lock("lock", 10):
             scope.cancel()
-            await anyio.sleep_forever()
+            await to_be_cancelled()
     assert scope.cancelled_caught
     assert await _is_free(store)
 
@@ -470,7 +470,7 @@ async def test_a_store_that_closes_under_a_hold_cancels_its_body_with_closed(sto
         async with store.hold_lock("lock", 10):
             await rest(store)
             await store.aclose()
-            await anyio.sleep_forever()
+            await to_be_cancelled()
 
     with pytest.raises(Closed):
         await hold()

@@ -17,7 +17,7 @@ from ..._store import Store
 from ..._values import Job, JobState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
-from .driving import Failing, Running, holds, passing, rest, watched
+from .driving import Failing, Running, holds, passing, rest, to_be_cancelled, watched
 from .kit import Effects
 
 _VISIBILITY = 60.0  # seconds: what an outbox stamps
@@ -337,7 +337,7 @@ async def test_a_delivery_that_is_cancelled_gives_its_job_back_with_no_attempt_s
 
     async def hang(handle: JobHandle) -> None:
         scope.cancel()
-        await anyio.sleep_forever()
+        await to_be_cancelled()
 
     with anyio.CancelScope() as scope:
         await outbox.run_once("w", hang)
@@ -354,7 +354,7 @@ async def test_a_delivery_that_was_settled_before_its_cancellation_stays_settled
     async def settle_and_hang(handle: JobHandle) -> None:
         assert await handle.fail("by hand")
         scope.cancel()
-        await anyio.sleep_forever()
+        await to_be_cancelled()
 
     with anyio.CancelScope() as scope:
         await outbox.run_once("w", settle_and_hang)
@@ -397,11 +397,11 @@ async def test_a_deadline_inside_the_delivery_retries_and_one_around_it_gives_ba
 
     async def hang(handle: JobHandle) -> None:
         scope.deadline = -float("inf")
-        await anyio.sleep_forever()
+        await to_be_cancelled()
 
     async def bounded(handle: JobHandle) -> None:
         with anyio.fail_after(0):
-            await anyio.sleep_forever()
+            await to_be_cancelled()
 
     with anyio.CancelScope() as scope:
         await outbox.run_once("w", hang)
@@ -513,7 +513,7 @@ async def test_a_running_delivery_pulls_only_what_it_delivers(store: Store, conc
 
     async def deliver(handle: JobHandle) -> None:
         started.append(handle.job.payload)
-        await anyio.sleep_forever()
+        await to_be_cancelled()
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(partial(outbox.run_delivery, deliver, concurrency=concurrency))
@@ -626,7 +626,7 @@ async def test_a_store_that_closes_under_a_running_delivery_ends_it_with_closed(
 
     async def deliver(handle: JobHandle) -> None:
         try:
-            await anyio.sleep_forever()
+            await to_be_cancelled()
         finally:
             cancelled.set()
 

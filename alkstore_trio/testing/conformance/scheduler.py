@@ -25,7 +25,7 @@ from ..._values import JobState, Schedule, ScheduleOptions, ScheduleState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import hold_lease, tick
-from .driving import Failing, Running, holds, passing, rest, watched
+from .driving import Failing, Running, holds, passing, rest, to_be_cancelled, watched
 
 _TTL = 10.0  # seconds: the runner's lease
 _SLICE = 2.0  # seconds within which a runner looks again
@@ -931,7 +931,7 @@ async def test_a_token_ends_its_scopes_and_wakes_its_waiters(store: Store) -> No
 
     async def scoped() -> None:
         with stop.scope() as scope:
-            await anyio.sleep_forever()
+            await to_be_cancelled()
         assert scope.cancel_called
         woken.append("scope")
 

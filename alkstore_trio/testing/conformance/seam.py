@@ -137,7 +137,7 @@ def _discards() -> Iterator[tuple[str, SeamForm]]:
 SEAM_DISCARDS: dict[str, SeamForm] = dict(_discards())
 
 
-seam_each_discard = pytest.mark.parametrize("discard", SEAM_DISCARDS.values(), ids=SEAM_DISCARDS)
+seam_each_discard: pytest.MarkDecorator = pytest.mark.parametrize("discard", SEAM_DISCARDS.values(), ids=SEAM_DISCARDS)
 
 # Wakes
 

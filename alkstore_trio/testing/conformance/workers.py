@@ -21,7 +21,7 @@ from ..._store import Store
 from ..._values import Job, JobState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
-from .driving import Failing, Running, holds, passing, rest, watched
+from .driving import Failing, Running, holds, passing, rest, to_be_cancelled, watched
 
 _SWEEPS = 60.0  # seconds of the store's clock between two sweeps
 
@@ -508,7 +508,7 @@ async def test_a_handler_that_cancels_a_scope_of_its_own_has_simply_returned(sto
 async def test_a_handlers_deadline_of_its_own_retries_as_a_timeout(store: Store, clock: ManualClock) -> None:
     async def handle(job: Job) -> None:
         with anyio.fail_after(0):
-            await anyio.sleep_forever()
+            await to_be_cancelled()
 
     job = await _outcome(store, store.queue("q"), clock, handle)
     assert job is not None
@@ -599,10 +599,11 @@ async def test_a_claim_is_renewed_for_as_long_as_its_handler_runs(
     store: Store, clock: ManualClock, visibility_timeout: float
 ) -> None:
     queue = store.queue("q", visibility_timeout=visibility_timeout)
-    job_id = await queue.enqueue("long")
     handler = _Handler()
     async with anyio.create_task_group() as tasks:
         await tasks.start(queue.run_worker, handler)
+        await rest(store)
+        job_id = await queue.enqueue("long")  # under a renewer that sleeps
         await handler.has_started(1)
         step = min(visibility_timeout / 3, 2)
         for _ in range(4):
@@ -709,7 +710,7 @@ async def test_an_error_in_which_a_cancelled_handler_ends_does_not_end_the_worke
             second.set()
             return
         try:
-            await anyio.sleep_forever()
+            await to_be_cancelled()
         finally:
             raise ValueError("while cleaning up")
 
