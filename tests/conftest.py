@@ -1,3 +1,8 @@
 import pytest
+from hypothesis import settings
 
 pytest.register_assert_rewrite("alkstore_trio.testing.conformance")
+
+# The suite is the same at each run; `--hypothesis-profile=default` goes looking for more.
+settings.register_profile("suite", derandomize=True, deadline=None)
+settings.load_profile("suite")

@@ -24,10 +24,12 @@ def tick(next_at: float, interval: float, now: float) -> tuple[int, float]:
     if next_at > now:
         return 0, next_at
     steps = (now - next_at) // interval
-    missed = int(steps) + 1 if steps < CATCH_UP else CATCH_UP
+    if shifted(next_at, steps * interval) > now:  # the difference was rounded up onto a grid point
+        steps -= 1
     following = shifted(next_at, (steps + 1) * interval)
-    if following <= now:  # the division was rounded down across a grid point
-        following = shifted(following, interval)
+    if following <= now:  # or down from one
+        steps += 1
+        following = shifted(next_at, (steps + 1) * interval)
     if following <= now:  # where floats are sparser than the grid
         following = math.nextafter(now, math.inf)
-    return missed, following
+    return int(min(steps + 1, CATCH_UP)), following

@@ -34,6 +34,15 @@ def test_each_missed_boundary_fires_once_and_64_at_most(now: float, times: int, 
     assert tick(100.0, 10.0, now) == (times, next_at)
 
 
+@pytest.mark.parametrize("next_at", [0.1, 0.7, 1_700_000_000.3])
+@pytest.mark.parametrize("periods", [1, 3, 7, 60])
+def test_a_boundary_fires_at_its_float_and_not_at_the_one_before(next_at: float, periods: int) -> None:
+    interval = 3.0
+    boundary = next_at + periods * interval
+    assert tick(next_at, interval, boundary)[0] == periods + 1
+    assert tick(next_at, interval, math.nextafter(boundary, 0)) == (periods, boundary)
+
+
 def test_600_seconds_behind_every_2_seconds() -> None:
     assert tick(1_000.0, 2.0, 1_600.0) == (64, 1_602.0)
 
