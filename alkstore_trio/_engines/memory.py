@@ -137,7 +137,8 @@ class MemoryEngine:
             for effect in record:
                 self._tables.apply(effect)
             uncovered = self._tables.uncover(key, streams)
-            self.hub.fire(ops.wakes_of_end([(effect.write, effect.answer) for effect in record], uncovered))
+            if self.hub.channels:
+                self.hub.fire(ops.wakes_of_end([(effect.write, effect.answer) for effect in record], uncovered))
 
     def discard(self, key: int, streams: Sequence[str]) -> None:
         """End a transaction without its effects, waking those from whom it held events back."""
