@@ -71,4 +71,4 @@ class Samples:
 def _row(label: str, unit: str, values: list[float], goal: str = "") -> None:
     low, middle, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     spread = f"[{low:.2f} {high:.2f}]  {min(values):.2f} - {max(values):.2f}"
-    print(f"  {label:44} {middle:9.2f} {unit:2}  {spread:36} {goal}".rstrip())
+    print(f"  {label:56} {middle:9.2f} {unit:2}  {spread:36} {goal}".rstrip())
