@@ -84,7 +84,7 @@ class Engine(Unit, Protocol):
         ...
 
     async def begin(self) -> TxUnit:
-        """Open a transaction."""
+        """Pass a checkpoint and open a transaction."""
         ...
 
     def join(self, connection: object) -> Any:

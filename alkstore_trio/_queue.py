@@ -63,7 +63,8 @@ class JobHandle:
 
     async def ack(self) -> bool:
         """The work is done: delete the job. ``False``: the claim was not valid, the job is as it was."""
-        return await self._settle(Ack(self._row.queue, ((self._row.id, self._row.token),)))
+        row = self._row
+        return await self._settle(Ack(row.queue, ((row.id, row.token),)))
 
     async def fail(self, error: str) -> bool:
         """Kill the job with a text. ``False``: the claim was not valid, the job is as it was."""

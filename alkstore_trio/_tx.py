@@ -58,13 +58,15 @@ class _Life:
             self._busy = False
 
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        self.engine.check_open()
         self._enter()
         try:
             return await self.unit.execute(sql, params)
         finally:
             self._busy = False
 
-    async def end(self, how: str, verb: Callable[[], Awaitable[None]]) -> None:
+    async def _end(self, how: str, verb: Callable[[], Awaitable[None]]) -> None:
+        self.engine.check_open()
         self._enter()
         try:
             await verb()
@@ -72,11 +74,17 @@ class _Life:
         finally:
             self._busy = False
 
+    async def commit(self) -> None:
+        await self._end("committed", self.unit.commit)
+
+    async def rollback(self) -> None:
+        await self._end("rolled back", self.unit.rollback)
+
     def _enter(self) -> None:
-        self.engine.check_open()
-        if self.ended is not None:
-            raise RuntimeError(f"the transaction was {self.ended} already")
-        if self._busy:
+        if self._busy or self.ended is not None:
+            self.engine.check_open()
+            if self.ended is not None:
+                raise RuntimeError(f"the transaction was {self.ended} already")
             raise anyio.BusyResourceError("using the transaction in")
         self._busy = True
 
@@ -84,10 +92,24 @@ class _Life:
 class Tx:
     """An open transaction. What it stages is seen by nobody else until it commits, and then at once and whole."""
 
-    __slots__ = ("__weakref__", "_life")
+    __slots__ = ("__weakref__", "_life", "_outboxes", "_queues", "_streams")
 
     def __init__(self, life: _Life) -> None:
         self._life = life
+        self._queues: dict[str, Queue] = {}
+        self._streams: dict[str, Stream] = {}
+        self._outboxes: dict[str, Outbox] = {}
+
+    # The handles, which refer to the transaction's life and not to it, are made once a name.
+
+    def _queue(self, name: str) -> Queue:
+        return self._queues.get(name) or self._queues.setdefault(name, Queue(self._life, name))
+
+    def _stream(self, name: str) -> Stream:
+        return self._streams.get(name) or self._streams.setdefault(name, Stream(self._life, name))
+
+    def _outbox(self, name: str) -> Outbox:
+        return self._outboxes.get(name) or self._outboxes.setdefault(name, Outbox(self._life, name))
 
     async def enqueue_tx(
         self,
@@ -101,7 +123,7 @@ class Tx:
         max_attempts: int | None = None,
     ) -> int:
         """Stage a job with the plain stamps 300 / 3 / 5 / none. Returns its id. Options as for `Queue.enqueue`."""
-        return await Queue(self._life, queue).enqueue(
+        return await self._queue(queue).enqueue(
             payload, delay=delay, run_at=run_at, priority=priority, expires=expires, max_attempts=max_attempts
         )
 
@@ -117,17 +139,17 @@ class Tx:
         max_attempts: int | None = None,
     ) -> int:
         """Stage a message of an outbox. Returns its job id. Options as for `Queue.enqueue`."""
-        return await Outbox(self._life, outbox).enqueue(
+        return await self._outbox(outbox).enqueue(
             payload, delay=delay, run_at=run_at, priority=priority, expires=expires, max_attempts=max_attempts
         )
 
     async def publish_tx(self, stream: str, payload: Any) -> int:
         """Stage an event. Returns its offset."""
-        return await Stream(self._life, stream).publish(payload)
+        return await self._stream(stream).publish(payload)
 
     async def publish_with_key_tx(self, stream: str, key: str, payload: Any) -> int:
         """Stage an event with a key. Returns its offset."""
-        return await Stream(self._life, stream).publish_with_key(key, payload)
+        return await self._stream(stream).publish_with_key(key, payload)
 
     async def notify_tx(self, channel: str, payload: Any = None) -> None:
         """Stage a wake of a channel; it is delivered after the commit."""
@@ -135,23 +157,23 @@ class Tx:
 
     async def save_offset_tx(self, stream: str, consumer: str, offset: int) -> bool:
         """Stage a consumer's offset. Returns whether it advanced what this transaction sees."""
-        return await Stream(self._life, stream).save_offset(consumer, offset)
+        return await self._stream(stream).save_offset(consumer, offset)
 
     async def get_job_tx(self, queue: str, job_id: int) -> Job | None:
         """A job of a queue as this transaction sees it."""
-        return await Queue(self._life, queue).get_job(job_id)
+        return await self._queue(queue).get_job(job_id)
 
     async def get_offset_tx(self, stream: str, consumer: str) -> int:
         """A consumer's offset as this transaction sees it."""
-        return await Stream(self._life, stream).get_offset(consumer)
+        return await self._stream(stream).get_offset(consumer)
 
     async def read_since_tx(self, stream: str, offset: int, limit: int) -> list[StreamEvent]:
         """`Stream.read_since`, with this transaction's own events."""
-        return await Stream(self._life, stream).read_since(offset, limit)
+        return await self._stream(stream).read_since(offset, limit)
 
     async def read_from_consumer_tx(self, stream: str, consumer: str, limit: int) -> list[StreamEvent]:
         """`Stream.read_from_consumer`, with this transaction's own events and offsets."""
-        return await Stream(self._life, stream).read_from_consumer(consumer, limit)
+        return await self._stream(stream).read_from_consumer(consumer, limit)
 
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement of the caller's own in the same transaction. ``RuntimeError`` on the memory engine."""
@@ -159,11 +181,11 @@ class Tx:
 
     async def commit(self) -> None:
         """Make all effects stand at once, then fire their wakes."""
-        await self._life.end("committed", self._life.unit.commit)
+        await self._life.commit()
 
     async def rollback(self) -> None:
         """Discard all effects."""
-        await self._life.end("rolled back", self._life.unit.rollback)
+        await self._life.rollback()
 
 
 def checked_notify(engine: Engine, channel: str, payload: Any) -> Notify:
@@ -188,7 +210,6 @@ class Opened:
     async def __aenter__(self) -> Tx:
         if self._life is not None:
             raise RuntimeError("a transaction's block is entered once")
-        await self._engine.idle()
         self._life = _Life(await self._engine.begin())
         return Tx(self._life)
 
@@ -211,9 +232,10 @@ class Committing(Opened):
     ) -> None:
         try:
             if error is None and self._life is not None and self._life.ended is None:
-                await Tx(self._life).commit()
+                await self._life.commit()
         finally:
-            await super().__aexit__(kind, error, trace)
+            if self._life is not None and self._life.ended is None:
+                await super().__aexit__(kind, error, trace)
 
 
 async def in_transaction(engine: Engine, fn: Callable[[Tx], Awaitable[T]], attempts: int) -> T:

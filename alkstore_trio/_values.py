@@ -48,7 +48,7 @@ class Job:
     last_error: str | None
     died_at: float | None
 
-    _payload: Any = attrs.field(init=False, eq=False, repr=False)  # decoded on first use
+    _payload: Any = attrs.field(default=None, init=False, eq=False, repr=False)  # None: not decoded yet, or null
 
     @property
     def payload(self) -> Any:
@@ -62,12 +62,11 @@ class Job:
 
 def _decoded(carrier: "Job | StreamEvent") -> Any:
     """The payload, decoded once and kept."""
-    try:
-        return carrier._payload
-    except AttributeError:
+    payload = carrier._payload
+    if payload is None:
         payload = codec.decode(carrier.body)
         object.__setattr__(carrier, "_payload", payload)
-        return payload
+    return payload
 
 
 def job_of(row: JobRow) -> Job:
@@ -104,7 +103,7 @@ class StreamEvent:
     body: str
     created_at: float
 
-    _payload: Any = attrs.field(init=False, eq=False, repr=False)  # decoded on first use
+    _payload: Any = attrs.field(default=None, init=False, eq=False, repr=False)  # None: not decoded yet, or null
 
     @property
     def payload(self) -> Any:

@@ -95,19 +95,25 @@ class MemoryEngine:
         self._turn_ends = perf_counter() + _TURN
 
     async def idle(self) -> None:
-        self.check_open()
-        await self.checkpoint()
-
-    async def arrive(self) -> float:
-        """What `do` does before its effect, written out there to spare it a call: a checkpoint, then the clock."""
         if self._closed:
             raise Closed
         if perf_counter() < self._turn_ends:
             await self._check()
         else:
             await self._yield()
+
+    async def arrive(self) -> float:
+        """What `do` does before its effect, written out there to spare it a call: a checkpoint, then the clock."""
+        if self._closed:
+            raise Closed
+        if perf_counter() < self._turn_ends:
+            check = self._check
+            await check()
+        else:
+            await self._yield()
             self.check_open()
-        now = self._clock()
+        clock = self._clock
+        now = clock()
         if now < self._tables.latest:
             self._tables.rewind(now)
         self._tables.latest = now
@@ -125,6 +131,7 @@ class MemoryEngine:
         raise RuntimeError("the memory engine has no connection to join: use begin_tx, transaction or with_tx")
 
     async def begin(self) -> "MemoryTx":
+        await self.idle()
         self.check_open()
         self._last_transaction += 1
         return MemoryTx(self, self._tables, self._last_transaction)
@@ -132,13 +139,15 @@ class MemoryEngine:
     async def merge(self, key: int, staged: Staged | None, streams: Sequence[str]) -> None:
         """Commit a transaction: its effects, then its wakes."""
         await self.arrive()
-        async with self._merging:
-            record = list(effects(staged))
-            for effect in record:
-                self._tables.apply(effect)
+        self._merging.acquire_nowait()  # never held across an await, so never held here
+        try:
+            record = effects(staged)
+            self._tables.apply(record)
             uncovered = self._tables.uncover(key, streams)
             if self.hub.channels:
-                self.hub.fire(ops.wakes_of_end([(effect.write, effect.answer) for effect in record], uncovered))
+                self.hub.fire(ops.wakes_of_end([(write, answer) for write, answer, _ in record], uncovered))
+        finally:
+            self._merging.release()
 
     def discard(self, key: int, streams: Sequence[str]) -> None:
         """End a transaction without its effects, waking those from whom it held events back."""
@@ -166,7 +175,7 @@ class MemoryTx:
         self._open = True
         self._staged: Staged | None = None
         self._streams: list[str] = []  # those in which it holds events back
-        self._view = View()
+        self._view: View | None = None  # made when something is read
 
     def __del__(self) -> None:
         if self._open and self._streams:
@@ -180,7 +189,7 @@ class MemoryTx:
         now = await self._engine.arrive()
         answer: A = _HANDLERS[op.__class__](self, op)
         if isinstance(op, ops.Write):
-            self._staged = Staged(op, answer, now, self._staged)
+            self._staged = Staged((op, answer, now), self._staged)
         return answer
 
     async def idle(self) -> None:
@@ -225,6 +234,8 @@ class MemoryTx:
         return self._page(op.stream, self._saved(op.stream, op.consumer), op.limit)
 
     def _overlay(self) -> View:
+        if self._view is None:
+            self._view = View()
         self._view.catch_up(self._staged)
         return self._view
 

@@ -6,7 +6,6 @@ that names its predecessor, so that the record grows by one value per effect. Wh
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -17,28 +16,30 @@ from .._rules import queue as rules
 from .._rules.queue import JobRow
 from .._values import StreamEvent
 
-__all__ = ["Staged", "View", "effects"]
+__all__ = ["Effect", "Staged", "View", "effects", "enqueued", "published"]
 
 _OFFSET = attrgetter("offset")
+
+
+Effect = tuple[Write[Any], Any, float]  # a write, what its caller was told, and the instant
 
 
 @attrs.frozen(eq=False, repr=False)
 class Staged:
     """One effect of a transaction, after all those before it."""
 
-    write: Write[Any]
-    answer: Any  # what the caller was told: ids, offsets, whether a save advanced
-    now: float
+    effect: Effect
     before: "Staged | None"
 
 
-def effects(last: Staged | None, until: Staged | None = None) -> Iterator[Staged]:
+def effects(last: Staged | None, until: Staged | None = None) -> list[Effect]:
     """The record in stage order, without what ``until`` and its predecessors say."""
-    newest_first: list[Staged] = []
+    record: list[Effect] = []
     while last is not until and last is not None:
-        newest_first.append(last)
+        record.append(last.effect)
         last = last.before
-    return reversed(newest_first)
+    record.reverse()
+    return record
 
 
 class View:
@@ -54,12 +55,17 @@ class View:
 
     def catch_up(self, last: Staged | None) -> None:
         """Take in what was staged since the last time."""
-        for staged in effects(last, self._seen):
-            match staged.write:
+        for write, answer, now in effects(last, self._seen):
+            match write:
                 case Enqueue():
-                    self._jobs.update((row.id, row) for row in enqueued(staged.write, staged.answer, staged.now))
+                    self._jobs.update(
+                        (job_id, enqueued(write, job_id, body, now))
+                        for job_id, body in zip(answer, write.bodies, strict=True)
+                    )
                 case Publish(stream=stream):
-                    self._events.setdefault(stream, []).extend(published(staged.write, staged.answer, staged.now))
+                    self._events.setdefault(stream, []).extend(
+                        published(write, offset, body, now) for offset, body in zip(answer, write.bodies, strict=True)
+                    )
                 case SaveOffset(stream=stream, consumer=consumer, offset=offset):
                     reached = self._offsets.get((stream, consumer), 0)
                     self._offsets[stream, consumer] = max(reached, offset)
@@ -85,22 +91,20 @@ class View:
         return sorted([*committed, *own[start : start + limit]], key=_OFFSET)[:limit]
 
 
-def enqueued(write: Enqueue, ids: list[int], now: float) -> list[JobRow]:
-    """The rows that an enqueue adds; they differ in their ids and bodies alone."""
-    queue, stamps, priority = write.queue, write.stamps, write.priority
-    run_at = now if write.delay is None is write.run_at else rules.ready_at(now, write.delay, write.run_at)
-    expires_at = None if write.expires is None else rules.ends_at(now, write.expires)
-    if len(ids) == 1:  # the usual case, at half the price
-        return [JobRow(ids[0], queue, write.bodies[0], stamps, priority, run_at, expires_at, now)]
-    rows = []
-    for job_id, body in zip(ids, write.bodies, strict=True):
-        rows.append(JobRow(job_id, queue, body, stamps, priority, run_at, expires_at, now))
-    return rows
+def enqueued(write: Enqueue, job_id: int, body: str, now: float) -> JobRow:
+    """A row that an enqueue adds."""
+    return JobRow(
+        job_id,
+        write.queue,
+        body,
+        write.stamps,
+        write.priority,
+        now if write.delay is None is write.run_at else rules.ready_at(now, write.delay, write.run_at),
+        None if write.expires is None else rules.ends_at(now, write.expires),
+        now,
+    )
 
 
-def published(write: Publish, offsets: list[int], now: float) -> list[StreamEvent]:
-    """The events that a publish appends."""
-    stream, key = write.stream, write.key
-    if len(offsets) == 1:
-        return [StreamEvent(offsets[0], stream, key, write.bodies[0], now)]
-    return [StreamEvent(offset, stream, key, body, now) for offset, body in zip(offsets, write.bodies, strict=True)]
+def published(write: Publish, offset: int, body: str, now: float) -> StreamEvent:
+    """An event that a publish appends."""
+    return StreamEvent(offset, write.stream, write.key, body, now)

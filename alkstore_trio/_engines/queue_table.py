@@ -13,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, nsmallest
-from itertools import count
 
 from .._ops import NextReady
 from .._rules import queue as rules
@@ -41,8 +40,6 @@ __all__ = ["QueueTable"]
 _LANES = 16  # priorities that get a lane of their own
 _SLACK = 64  # stale entries that an index may always keep
 
-_serial = count()  # rows do not compare: where all else ties in a heap, as with a stale entry, the older goes first
-
 
 class Timeline:
     """Rows by an instant; an entry is live while its row is filed under one of the slots."""
@@ -56,7 +53,7 @@ class Timeline:
 
     def add(self, moment: float, row: JobRow) -> None:
         heap = self._heap
-        heappush(heap, (moment, next(_serial), row))
+        heappush(heap, (moment, row.id, row))
         if len(heap) > self._limit:
             slots = self._slots
             heap[:] = [entry for entry in heap if entry[2].filed in slots]
@@ -108,7 +105,7 @@ class QueueTable:
         self._spent: dict[int, JobRow] = {}
         self._lanes: dict[int, deque[JobRow]] = {}
         self._order: list[deque[JobRow]] = []  # the lanes, highest priority first
-        self._heap: list[tuple[int, float, int, int, JobRow]] = []
+        self._heap: list[tuple[int, float, int, JobRow]] = []
         self._ready = self._stale = 0
         self._delayed = Timeline(DELAYED)
         self._leases = Timeline(LEASED)
@@ -118,20 +115,16 @@ class QueueTable:
 
     # Rows in, out and changed
 
-    def add(self, new: list[JobRow], now: float) -> None:
-        """The rows of one enqueue, which all stand at the same place."""
-        rows = self.rows
-        for row in new:
-            rows[row.id] = row
-        first = new[0]
-        if first.expires_at is None and slot(first, now) is READY:
-            lane = self._lane_behind(first)
+    def add(self, row: JobRow, now: float) -> None:
+        """A new row."""
+        self.rows[row.id] = row
+        if row.expires_at is None and slot(row, now) is READY:
+            lane = self._lane_behind(row)
             if lane is not None:
-                lane.extend(new)  # filed as ready from the first
-                self._ready += len(new)
+                lane.append(row)  # filed as ready from the first
+                self._ready += 1
                 return
-        for row in new:
-            self._file(row, now)
+        self._file(row, now)
 
     def replace(self, old: JobRow, new: JobRow, now: float) -> None:
         """A change of a row that somebody may hold."""
@@ -176,9 +169,9 @@ class QueueTable:
         row.filed = LEASED
         ends = row.claim_expires_at
         assert ends is not None
-        self._leases.add(ends, row)
         if ends < self._moves_at:
             self._moves_at = ends
+        self._leases.add(ends, row)
 
     def _unfile(self, row: JobRow) -> None:
         where, row.filed = row.filed, GONE
@@ -233,7 +226,7 @@ class QueueTable:
         if lane is not None:
             lane.append(row)
             return
-        heappush(self._heap, (-row.priority, row.run_at, row.id, next(_serial), row))
+        heappush(self._heap, (-row.priority, row.run_at, row.id, row))
 
     def _open_lane(self, priority: int) -> deque[JobRow] | None:
         if len(self._lanes) == _LANES:
@@ -253,13 +246,13 @@ class QueueTable:
                 kept = [row for row in lane if row.filed is READY]
                 lane.clear()
                 lane.extend(kept)
-            self._heap = [entry for entry in self._heap if entry[4].filed is READY]
+            self._heap = [entry for entry in self._heap if entry[3].filed is READY]
             heapify(self._heap)
 
     def _pop_ready(self) -> JobRow | None:
         """Take the first ready row of all out of its lane or heap."""
         heap = self._heap
-        while heap and heap[0][4].filed is not READY:
+        while heap and heap[0][3].filed is not READY:
             heappop(heap)
             self._stale -= 1
         for lane in self._order:
@@ -268,10 +261,10 @@ class QueueTable:
                 if row.filed is READY:
                     if heap and heap[0] < (-row.priority, row.run_at, row.id):
                         lane.appendleft(row)
-                        return heappop(heap)[4]
+                        return heappop(heap)[3]
                     return row
                 self._stale -= 1
-        return heappop(heap)[4] if heap else None
+        return heappop(heap)[3] if heap else None
 
     # Verbs
 
@@ -283,17 +276,19 @@ class QueueTable:
             for row in tuple(self._spent.values()):
                 self.replace(row, rules.failed(row, now, rules.EXHAUSTED_TEXT), now)
         claims: list[JobRow] = []
+        reclaimed = 0
         while n and (first := self._pop_ready()) is not None:
-            if first.state is not PROCESSING:
-                self._processing += 1
             row = claimed(first, worker_id, now)
             if row is not first:
                 first.filed = GONE
+                reclaimed += first.state is PROCESSING
                 self.rows[row.id] = row
             self._lease(row)
             claims.append(row)
             n -= 1
-        self._ready -= len(claims)
+        count = len(claims)
+        self._ready -= count
+        self._processing += count - reclaimed
         return claims
 
     def held(self, job_id: int, token: int, now: float) -> JobRow | None:

@@ -6,7 +6,7 @@ at once; a transaction allocates when it stages and is applied, by the same func
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -20,7 +20,7 @@ from .._rules.bounds import deadline
 from .._rules.queue import LEASED, JobRow
 from .._rules.stamps import PLAIN, overridden
 from .._values import QueueStatistics, Schedule, ScheduleState, StreamEvent, StreamStatistics
-from .overlay import Staged, enqueued, published
+from .overlay import Effect, enqueued, published
 from .queue_table import QueueTable
 
 __all__ = ["HANDLERS", "Tables"]
@@ -54,10 +54,11 @@ class StreamTable:
 
     def append(self, event: StreamEvent) -> None:
         """Add an event where its offset belongs."""
-        if self.events and self.events[-1].offset > event.offset:
-            insort(self.events, event, key=_OFFSET)
+        events = self.events
+        if events and events[-1].offset > event.offset:
+            insort(events, event, key=_OFFSET)
         else:
-            self.events.append(event)
+            events.append(event)
 
 
 @attrs.define(eq=False)
@@ -97,9 +98,10 @@ class Tables:
         for table in self._queues.values():
             table.rewind(now)
 
-    def apply(self, effect: Staged) -> None:
-        """Make a staged effect stand."""
-        _APPLIERS[effect.write.__class__](self, effect.write, effect.answer, effect.now)
+    def apply(self, record: Iterable[Effect]) -> None:
+        """Make staged effects stand, in order."""
+        for write, answer, now in record:
+            _APPLIERS[write.__class__](self, write, answer, now)
 
     # Queues
 
@@ -114,17 +116,19 @@ class Tables:
 
     def allocate_ids(self, write: ops.Enqueue) -> list[int]:
         first = self._last_job + 1
-        self._last_job += len(write.bodies)
-        return [first] if self._last_job == first else list(range(first, self._last_job + 1))
+        self._last_job = last = self._last_job + len(write.bodies)
+        return [first] if last == first else list(range(first, last + 1))
 
     def _apply_enqueue(self, write: ops.Enqueue, ids: list[int], now: float) -> None:
         if ids:
             table = self._queues.get(write.queue) or self._queue(write.queue)
-            table.add(enqueued(write, ids, now), self.latest)
+            job_id = ids[0]
+            for body in write.bodies:
+                table.add(enqueued(write, job_id, body, now), self.latest)
+                job_id += 1
 
     def _enqueue(self, op: ops.Enqueue, now: float) -> list[int]:
-        ids = self.allocate_ids(op)
-        self._apply_enqueue(op, ids, now)
+        self._apply_enqueue(op, ids := self.allocate_ids(op), now)
         return ids
 
     def job(self, queue: str, job_id: int) -> JobRow | None:
@@ -191,19 +195,21 @@ class Tables:
         return table
 
     def allocate_offsets(self, write: ops.Publish) -> list[int]:
-        table = self._stream(write.stream)
+        table = self._streams.get(write.stream) or self._stream(write.stream)
         first = table.last + 1
-        table.last += len(write.bodies)
-        return [first] if table.last == first else list(range(first, table.last + 1))
+        table.last = last = table.last + len(write.bodies)
+        return [first] if last == first else list(range(first, last + 1))
 
     def _apply_publish(self, write: ops.Publish, offsets: list[int], now: float) -> None:
-        table = self._stream(write.stream)
-        for event in published(write, offsets, now):
-            table.append(event)
+        if offsets:
+            table = self._streams[write.stream]
+            offset = offsets[0]
+            for body in write.bodies:
+                table.append(published(write, offset, body, now))
+                offset += 1
 
     def _publish(self, op: ops.Publish, now: float) -> list[int]:
-        offsets = self.allocate_offsets(op)
-        self._apply_publish(op, offsets, now)
+        self._apply_publish(op, offsets := self.allocate_offsets(op), now)
         return offsets
 
     def _apply_save_offset(self, write: ops.SaveOffset, advanced: bool, now: float) -> None:

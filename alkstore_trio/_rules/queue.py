@@ -68,7 +68,7 @@ PENDING, PROCESSING, DEAD = JobState.PENDING, JobState.PROCESSING, JobState.DEAD
 READY, DELAYED, LEASED, EXPIRED, SPENT, BURIED, GONE = Slot  # a name is read five times faster than a member
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, weakref_slot=False)
 class JobRow:
     """A job as an engine keeps it. Nothing but the first claim changes it, `filed` aside."""
 
@@ -88,6 +88,9 @@ class JobRow:
     last_error: str | None = None
     died_at: float | None = None
     filed: Slot = READY
+
+    def __lt__(self, other: "JobRow") -> bool:
+        return False  # entries of one job may tie in a heap, stale ones with the live one: either may go first
 
 
 def slot(row: JobRow, now: float) -> Slot:
