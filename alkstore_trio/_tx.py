@@ -234,8 +234,7 @@ class Committing(Opened):
             if error is None and self._life is not None and self._life.ended is None:
                 await self._life.commit()
         finally:
-            if self._life is not None and self._life.ended is None:
-                await super().__aexit__(kind, error, trace)
+            await super().__aexit__(kind, error, trace)
 
 
 async def in_transaction(engine: Engine, fn: Callable[[Tx], Awaitable[T]], attempts: int) -> T:

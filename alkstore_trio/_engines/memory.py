@@ -95,12 +95,8 @@ class MemoryEngine:
         self._turn_ends = perf_counter() + _TURN
 
     async def idle(self) -> None:
-        if self._closed:
-            raise Closed
-        if perf_counter() < self._turn_ends:
-            await self._check()
-        else:
-            await self._yield()
+        self.check_open()
+        await self.checkpoint()
 
     async def arrive(self) -> float:
         """What `do` does before its effect, written out there to spare it a call: a checkpoint, then the clock."""

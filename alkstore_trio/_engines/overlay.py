@@ -99,8 +99,8 @@ def enqueued(write: Enqueue, job_id: int, body: str, now: float) -> JobRow:
         body,
         write.stamps,
         write.priority,
-        now if write.delay is None is write.run_at else rules.ready_at(now, write.delay, write.run_at),
-        None if write.expires is None else rules.ends_at(now, write.expires),
+        rules.ready_at(now, write.delay, write.run_at),
+        rules.ends_at(now, write.expires),
         now,
     )
 

@@ -1,8 +1,8 @@
 """One queue of the memory engine: its rows, and the indexes that keep every claim flat.
 
-An index is a hint, kept in step by `file`; where a row stands is decided by `rules.queue.slot` alone. A row that leaves
-an index by another door stays behind as a stale entry, told by where it is filed now, and is dropped when it is met or
-when the stale outnumber the live.
+An index is a hint, kept in step by `_file`; where a row stands is decided by `slot` of the rules alone. A row that
+leaves an index by another door stays behind as a stale entry, told by where it is filed now, and is dropped when it is
+met or when the stale outnumber the live.
 
 Ready rows wait in up to 16 lanes, a priority each, as long as they come in claim order; any other ready row waits in
 one heap. A claim compares the best lane's head with the heap's. Whatever time moves has a timeline, and the least of
@@ -118,12 +118,6 @@ class QueueTable:
     def add(self, row: JobRow, now: float) -> None:
         """A new row."""
         self.rows[row.id] = row
-        if row.expires_at is None and slot(row, now) is READY:
-            lane = self._lane_behind(row)
-            if lane is not None:
-                lane.append(row)  # filed as ready from the first
-                self._ready += 1
-                return
         self._file(row, now)
 
     def replace(self, old: JobRow, new: JobRow, now: float) -> None:
@@ -140,7 +134,7 @@ class QueueTable:
         self._processing -= row.state is PROCESSING
 
     def _file(self, row: JobRow, now: float) -> None:
-        where = row.filed = rules.slot(row, now)
+        where = row.filed = slot(row, now)
         if where is READY:
             self._ready += 1
             self._line_up(row)
@@ -294,17 +288,16 @@ class QueueTable:
     def held(self, job_id: int, token: int, now: float) -> JobRow | None:
         """The row of a valid claim."""
         row = self.rows.get(job_id)
-        return row if row is not None and row.token == token and rules.slot(row, now) is LEASED else None
+        return row if row is not None and row.token == token and slot(row, now) is LEASED else None
 
     def ack(self, claims: Iterable[tuple[int, int]], now: float) -> int:
         """Remove the rows whose claims are valid."""
         landed = 0
-        rows = self.rows
         for job_id, token in claims:
-            row = rows.get(job_id)
-            if row is not None and row.token == token and slot(row, now) is LEASED:
+            row = self.held(job_id, token, now)
+            if row is not None:
                 row.filed = GONE
-                del rows[job_id]
+                del self.rows[job_id]
                 landed += 1
         self._processing -= landed
         return landed

@@ -14,7 +14,7 @@ from enum import Enum
 import attrs
 
 from . import backoff
-from .bounds import LATEST, deadline, shifted
+from .bounds import deadline, shifted
 from .stamps import Stamps
 
 __all__ = [
@@ -61,7 +61,7 @@ class Slot(Enum):
     EXPIRED = "expired"  # unclaimed past its expiry: waits for a sweep
     SPENT = "spent"  # no attempts left: the next claim buries it
     BURIED = "buried"  # dead
-    GONE = "gone"  # deleted, or replaced by a newer row
+    GONE = "gone"  # not filed yet, deleted, or replaced by a newer row
 
 
 PENDING, PROCESSING, DEAD = JobState.PENDING, JobState.PROCESSING, JobState.DEAD
@@ -87,7 +87,7 @@ class JobRow:
     claim_expires_at: float | None = None
     last_error: str | None = None
     died_at: float | None = None
-    filed: Slot = READY
+    filed: Slot = GONE
 
     def __lt__(self, other: "JobRow") -> bool:
         return False  # entries of one job may tie in a heap, stale ones with the live one: either may go first
@@ -125,8 +125,7 @@ def claimed(row: JobRow, worker_id: str, now: float) -> JobRow:
     row.attempts += 1
     row.token += 1
     row.worker_id = worker_id
-    ends = now + row.stamps.visibility_timeout
-    row.claim_expires_at = ends if now < ends <= LATEST else deadline(now, row.stamps.visibility_timeout)
+    row.claim_expires_at = deadline(now, row.stamps.visibility_timeout)
     return row
 
 
