@@ -16,6 +16,7 @@ from ._errors import ReservedName as ReservedName
 from ._errors import Snooze as Snooze
 from ._lock import LockHandle as LockHandle
 from ._open import open_memory as open_memory
+from ._open import open_sqlite as open_sqlite
 from ._open import open_store as open_store
 from ._outbox import Outbox as Outbox
 from ._queue import JobHandle as JobHandle
@@ -24,6 +25,7 @@ from ._receivers import EventReceiver as EventReceiver
 from ._receivers import WakeReceiver as WakeReceiver
 from ._store import Store as Store
 from ._stream import Stream as Stream
+from ._tx import SyncJoinedTx as SyncJoinedTx
 from ._tx import Tx as Tx
 from ._values import Job as Job
 from ._values import JobState as JobState
@@ -67,9 +69,11 @@ __all__ = [
     "Stream",
     "StreamEvent",
     "StreamStatistics",
+    "SyncJoinedTx",
     "Tx",
     "Wake",
     "WakeReceiver",
     "open_memory",
+    "open_sqlite",
     "open_store",
 ]

@@ -14,7 +14,7 @@ from ._ops import Op
 if TYPE_CHECKING:
     from ._wake import Hub
 
-__all__ = ["Engine", "Traits", "TxUnit", "Unit"]
+__all__ = ["Engine", "JoinedUnit", "Traits", "TxUnit", "Unit"]
 
 A = TypeVar("A")
 
@@ -67,6 +67,14 @@ class TxUnit(Unit, Protocol):
         ...
 
 
+class JoinedUnit(Unit, Protocol):
+    """An application's own transaction. Over a synchronous connection it never awaits, and needs no loop."""
+
+    def wake(self) -> None:
+        """The application has committed: wake whom its effects concern, as far as that is not done by itself."""
+        ...
+
+
 class Engine(Unit, Protocol):
     """A unit that commits at once, and what a store needs beside it."""
 
@@ -87,8 +95,8 @@ class Engine(Unit, Protocol):
         """Pass a checkpoint and open a transaction."""
         ...
 
-    def join(self, connection: object) -> Any:
-        """Put effects into a transaction that the caller holds; ``RuntimeError`` on an engine without SQL."""
+    def join(self, connection: object) -> JoinedUnit:
+        """The transaction that the caller holds on a connection; ``RuntimeError`` on an engine without SQL."""
         ...
 
     async def aclose(self) -> None:

@@ -5,14 +5,26 @@ Loops are found at call time, so that the package imports where only one of them
 
 import sys
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Any, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
 
-__all__ = ["call_soon_threadsafe", "cancellation_check", "full_checkpoint", "is_cancelling", "unbroken"]
+__all__ = [
+    "TURN",
+    "Turns",
+    "call_soon_threadsafe",
+    "cancellation_check",
+    "full_checkpoint",
+    "is_cancelling",
+    "unbroken",
+    "withdrawable",
+]
 
 T = TypeVar("T")
+
+TURN = 0.0003  # seconds that a run of verbs may keep the loop from other tasks
 
 
 def _on_trio() -> bool:
@@ -33,6 +45,23 @@ def full_checkpoint() -> Callable[[], Awaitable[object]]:
         pause: Callable[[], Awaitable[object]] = sys.modules["trio"].lowlevel.checkpoint
         return pause
     return current_token().backend_class.checkpoint
+
+
+class Turns:
+    """Cancellation points that let other tasks run once a task has had its turn."""
+
+    def __init__(self) -> None:
+        self.check: Callable[[], Awaitable[object]] = cancellation_check()
+        self._pause = full_checkpoint()
+        self._ends = 0.0  # by `perf_counter`
+
+    async def checkpoint(self) -> None:
+        """Pass one."""
+        if perf_counter() < self._ends:
+            await self.check()
+        else:
+            await self._pause()
+            self._ends = perf_counter() + TURN
 
 
 def call_soon_threadsafe() -> Callable[[Callable[[], object]], None]:
@@ -76,7 +105,6 @@ async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
     async def work() -> T:
         return await verb()
 
-    caller = asyncio.current_task()
     worker = asyncio.create_task(work())
     interrupted = False
     while not worker.done():
@@ -84,13 +112,44 @@ async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
             await asyncio.wait([worker])
         except asyncio.CancelledError:
             interrupted = True
+    if interrupted:
+        _cancel_later()
+    result: T = worker.result()
+    return result
+
+
+def _cancel_later() -> None:
+    """Hand a ``Task.cancel()`` on that came where it could not be heeded."""
+    asyncio: Any = sys.modules["asyncio"]
+    caller = asyncio.current_task()
 
     def hand_on() -> None:
         if caller.cancelling():  # else whoever asked, an ``asyncio.timeout`` say, has ended meanwhile
             caller.uncancel()
             caller.cancel()
 
-    if interrupted:
-        asyncio.get_running_loop().call_soon(hand_on)
-    result: T = worker.result()
-    return result
+    asyncio.get_running_loop().call_soon(hand_on)
+
+
+async def withdrawable(done: anyio.Event, withdraw: Callable[[], bool]) -> None:
+    """Wait for something that others do. Cancelled, take it back if ``withdraw()`` can, else wait on.
+
+    A cancellation that came too late is delivered at the caller's next checkpoint.
+    """
+    cancelled = anyio.get_cancelled_exc_class()
+    try:
+        await done.wait()
+    except BaseException as interruption:
+        if withdraw():
+            raise
+        bare = anyio.current_effective_deadline() > float("-inf")  # a scope delivers its cancellation again by itself
+        while not done.is_set():
+            with anyio.CancelScope(shield=True):
+                try:
+                    await done.wait()
+                except cancelled:  # a bare ``Task.cancel()``, which heeds no shield
+                    bare = True
+        if not isinstance(interruption, cancelled):
+            raise
+        if bare:
+            _cancel_later()

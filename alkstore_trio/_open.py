@@ -1,15 +1,22 @@
 """Opening a store: the one module that knows the engines."""
 
+import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from ._engine import Engine
+from ._errors import shown
+from ._rules.bounds import Seconds, duration
 from ._store import Store
+from ._waiting import Background
 from ._wake import Hub
 
-__all__ = ["open_engine", "open_memory", "open_store"]
+__all__ = ["open_engine", "open_memory", "open_sqlite", "open_store"]
+
+_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 def open_memory(*, clock: Callable[[], float] | None = None) -> AbstractAsyncContextManager[Store]:
@@ -18,8 +25,7 @@ def open_memory(*, clock: Callable[[], float] | None = None) -> AbstractAsyncCon
     ``clock`` gives unix seconds, the host's by default. One that also has ``async sleep(seconds)`` is waited on through
     that.
     """
-    if clock is not None and not callable(clock):
-        raise TypeError(f"clock must be a callable giving unix seconds, not {clock!r}")
+    _check_clock(clock)
 
     def memory() -> Engine:
         from ._engines.memory import MemoryEngine
@@ -39,17 +45,89 @@ async def open_engine(make: Callable[[], Engine]) -> AsyncIterator[Store]:
         await store.aclose()
 
 
-_SCHEMES = {"memory": open_memory}
+def open_sqlite(
+    path: str | os.PathLike[str],
+    *,
+    durability: Literal["full", "normal"] = "full",
+    table_prefix: str = "alkstore_",
+    busy_timeout: Seconds = 30,
+    clock: Callable[[], float] | None = None,
+) -> AbstractAsyncContextManager[Store]:
+    """A store in an SQLite file, which any number of processes of one host may open: ``async with`` gives a `Store`.
+
+    The file is made if there is none. With ``durability="full"`` what has returned survives a power cut, with
+    ``"normal"`` a killed process. The store's tables begin with ``table_prefix``, so that a file may be shared with an
+    application's own. A write waits ``busy_timeout`` seconds for other connections, then it is a `DatabaseError` that
+    is ``transient``. ``clock`` as for `open_memory`.
+
+    Entered, it raises a `DatabaseError` for a file that cannot be opened or be a store, and says why.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"path must be a str or a path of one, not {type(path).__name__}")
+    if text == ":memory:":
+        raise ValueError("a store in memory is opened with open_memory()")
+    if not text or "\0" in text:
+        raise ValueError(f"path must name a file, not {shown(text)}")
+    if durability not in ("full", "normal"):
+        raise ValueError(f"durability must be 'full' or 'normal', not {shown(durability)}")
+    if not isinstance(table_prefix, str):
+        raise TypeError(f"table_prefix must be a str, not {type(table_prefix).__name__}")
+    if not _PREFIX.fullmatch(table_prefix) or table_prefix.lower().startswith("sqlite_"):
+        raise ValueError(
+            f"table_prefix must be an identifier of ASCII letters, digits and _, not {shown(table_prefix)}"
+        )
+    seconds = duration(busy_timeout, "busy_timeout")
+    _check_clock(clock)
+    return _sqlite(os.path.abspath(text), durability, table_prefix, seconds, clock)
+
+
+@asynccontextmanager
+async def _sqlite(
+    path: str, durability: str, prefix: str, busy_timeout: float, clock: Callable[[], float] | None
+) -> AsyncIterator[Store]:
+    from ._engines.sqlite import File, SqliteEngine
+
+    engine = SqliteEngine(File(path, durability, prefix, busy_timeout), clock)
+    await engine.open()
+    async with open_engine(lambda: engine) as store, Background() as background:
+        background.start_soon(engine.hear)
+        yield store
+
+
+def _check_clock(clock: object) -> None:
+    if clock is not None and not callable(clock):
+        raise TypeError(f"clock must be a callable giving unix seconds, not {clock!r}")
+
+
+def _from_memory_url(url: str, **options: Any) -> AbstractAsyncContextManager[Store]:
+    if url != "memory:":
+        raise ValueError("the URL of a memory store is 'memory:' and nothing more")
+    return open_memory(**options)
+
+
+def _from_sqlite_url(url: str, **options: Any) -> AbstractAsyncContextManager[Store]:
+    parts = urlsplit(url)
+    if not url.startswith("sqlite:///") or parts.query or parts.fragment or parts.path == "/":
+        raise ValueError(
+            f"the URL of an SQLite store is 'sqlite:///relative.db' or 'sqlite:////absolute.db', not {shown(url)}; "
+            "options are arguments, and '?', '#' and '%' in a path are written %3F, %23 and %25"
+        )
+    return open_sqlite(unquote(parts.path[1:]), **options)
+
+
+_SCHEMES = {"memory": _from_memory_url, "sqlite": _from_sqlite_url}
 
 
 def open_store(url: str, **options: Any) -> AbstractAsyncContextManager[Store]:
-    """A store by URL, ``memory:``; the options are those of the engine's own ``open_*`` function."""
+    """A store by URL: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
+
+    The options are those of the engine's own ``open_*`` function.
+    """
     if not isinstance(url, str):
         raise TypeError(f"url must be a str, not {type(url).__name__}")
     scheme = urlsplit(url).scheme
     opener = _SCHEMES.get(scheme)
     if opener is None:
         raise ValueError(f"unknown scheme {scheme!r}: a store's URL is one of {', '.join(f'{s}:' for s in _SCHEMES)}")
-    if url != f"{scheme}:":
-        raise ValueError("the URL of a memory store is 'memory:' and nothing more")
-    return opener(**options)
+    return opener(url, **options)

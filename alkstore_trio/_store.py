@@ -20,7 +20,7 @@ from ._rules.bounds import Seconds
 from ._rules.stamps import stamps
 from ._runner import run_schedules
 from ._stream import Stream
-from ._tx import Committing, Opened, Tx, checked_notify, in_transaction
+from ._tx import Committing, Opened, SyncJoinedTx, Tx, checked_notify, in_transaction
 from ._values import Schedule, ScheduleState
 from ._waiting import StopToken
 
@@ -174,10 +174,14 @@ class Store:
             raise TypeError(f"fn must be an async function, not {fn!r}")
         return await in_transaction(self._engine, fn, bounds.at_least(1, attempts, "attempts"))
 
-    def join(self, connection: object) -> Any:
-        """Put effects into a transaction that the application holds. ``RuntimeError`` on the memory engine."""
+    def join(self, connection: object) -> SyncJoinedTx:
+        """Put effects into a transaction that the application holds on a connection of its own, and alone commits.
+
+        SQLite takes an ``sqlite3.Connection`` on the store's file. ``RuntimeError`` if no transaction is open there,
+        and on the memory engine; ``ValueError`` for a connection to something else.
+        """
         self._engine.check_open()
-        return self._engine.join(connection)
+        return SyncJoinedTx(self._engine.join(connection))
 
     async def aclose(self) -> None:
         """Close the store, ending every receiver. Closes even when cancelled; a second call does nothing."""

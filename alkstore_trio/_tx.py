@@ -5,13 +5,13 @@ tasks at once.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import anyio
 
-from ._engine import Engine, TxUnit
+from ._engine import Engine, JoinedUnit, TxUnit, Unit
 from ._errors import DatabaseError, PayloadTooLarge
 from ._loop import unbroken
 from ._ops import Notify, Op
@@ -23,7 +23,7 @@ from ._rules.payload import encode
 from ._stream import Stream
 from ._values import Job, StreamEvent
 
-__all__ = ["Committing", "Opened", "Tx", "checked_notify", "in_transaction"]
+__all__ = ["Committing", "Opened", "SyncJoinedTx", "Tx", "checked_notify", "in_transaction"]
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -89,27 +89,27 @@ class _Life:
         self._busy = True
 
 
-class Tx:
-    """An open transaction. What it stages is seen by nobody else until it commits, and then at once and whole."""
+class _Effects:
+    """The nine methods that put effects and reads into a transaction, whoever ends it."""
 
-    __slots__ = ("__weakref__", "_life", "_outboxes", "_queues", "_streams")
+    __slots__ = ("_outboxes", "_queues", "_streams", "_unit")
 
-    def __init__(self, life: _Life) -> None:
-        self._life = life
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
         self._queues: dict[str, Queue] = {}
         self._streams: dict[str, Stream] = {}
         self._outboxes: dict[str, Outbox] = {}
 
-    # The handles, which refer to the transaction's life and not to it, are made once a name.
+    # The handles, which refer to the transaction's unit and not to it, are made once a name.
 
     def _queue(self, name: str) -> Queue:
-        return self._queues.get(name) or self._queues.setdefault(name, Queue(self._life, name))
+        return self._queues.get(name) or self._queues.setdefault(name, Queue(self._unit, name))
 
     def _stream(self, name: str) -> Stream:
-        return self._streams.get(name) or self._streams.setdefault(name, Stream(self._life, name))
+        return self._streams.get(name) or self._streams.setdefault(name, Stream(self._unit, name))
 
     def _outbox(self, name: str) -> Outbox:
-        return self._outboxes.get(name) or self._outboxes.setdefault(name, Outbox(self._life, name))
+        return self._outboxes.get(name) or self._outboxes.setdefault(name, Outbox(self._unit, name))
 
     async def enqueue_tx(
         self,
@@ -153,7 +153,7 @@ class Tx:
 
     async def notify_tx(self, channel: str, payload: Any = None) -> None:
         """Stage a wake of a channel; it is delivered after the commit."""
-        await self._life.do(checked_notify(self._life.engine, channel, payload))
+        await self._unit.do(checked_notify(self._unit.engine, channel, payload))
 
     async def save_offset_tx(self, stream: str, consumer: str, offset: int) -> bool:
         """Stage a consumer's offset. Returns whether it advanced what this transaction sees."""
@@ -175,8 +175,23 @@ class Tx:
         """`Stream.read_from_consumer`, with this transaction's own events and offsets."""
         return await self._stream(stream).read_from_consumer(consumer, limit)
 
+
+class Tx(_Effects):
+    """An open transaction. What it stages is seen by nobody else until it commits, and then at once and whole."""
+
+    __slots__ = ("__weakref__", "_life")
+
+    def __init__(self, life: _Life) -> None:
+        super().__init__(life)
+        self._life = life
+
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement of the caller's own in the same transaction. ``RuntimeError`` on the memory engine."""
+        """Run one statement of the caller's own in the same transaction. Returns the rows that it gives.
+
+        ``RuntimeError`` on the memory engine. ``ValueError`` for what the driver refuses, and for a statement that
+        would end the transaction. A statement that fails at the database is a `DatabaseError`, after which the
+        transaction can only be rolled back.
+        """
         return await self._life.execute(sql, params)
 
     async def commit(self) -> None:
@@ -186,6 +201,115 @@ class Tx:
     async def rollback(self) -> None:
         """Discard all effects."""
         await self._life.rollback()
+
+
+class SyncJoinedTx:
+    """A transaction that the application holds on a synchronous connection, and alone commits or rolls back.
+
+    Its methods are plain functions, to be called in the connection's thread; no loop need run there. Each effect stands
+    in the application's transaction or not at all. A stale snapshot is a `DatabaseError` that is ``retryable``.
+    """
+
+    __slots__ = ("_effects", "_unit")
+
+    def __init__(self, unit: JoinedUnit) -> None:
+        self._unit = unit
+        self._effects = _Effects(unit)
+
+    def enqueue_tx(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        delay: Seconds | None = None,
+        run_at: Instant | None = None,
+        priority: int = 0,
+        expires: Seconds | None = None,
+        max_attempts: int | None = None,
+    ) -> int:
+        """`Tx.enqueue_tx`."""
+        return _at_once(
+            self._effects.enqueue_tx(
+                queue,
+                payload,
+                delay=delay,
+                run_at=run_at,
+                priority=priority,
+                expires=expires,
+                max_attempts=max_attempts,
+            )
+        )
+
+    def outbox_enqueue_tx(
+        self,
+        outbox: str,
+        payload: Any,
+        *,
+        delay: Seconds | None = None,
+        run_at: Instant | None = None,
+        priority: int = 0,
+        expires: Seconds | None = None,
+        max_attempts: int | None = None,
+    ) -> int:
+        """`Tx.outbox_enqueue_tx`."""
+        return _at_once(
+            self._effects.outbox_enqueue_tx(
+                outbox,
+                payload,
+                delay=delay,
+                run_at=run_at,
+                priority=priority,
+                expires=expires,
+                max_attempts=max_attempts,
+            )
+        )
+
+    def publish_tx(self, stream: str, payload: Any) -> int:
+        """`Tx.publish_tx`."""
+        return _at_once(self._effects.publish_tx(stream, payload))
+
+    def publish_with_key_tx(self, stream: str, key: str, payload: Any) -> int:
+        """`Tx.publish_with_key_tx`."""
+        return _at_once(self._effects.publish_with_key_tx(stream, key, payload))
+
+    def notify_tx(self, channel: str, payload: Any = None) -> None:
+        """`Tx.notify_tx`."""
+        _at_once(self._effects.notify_tx(channel, payload))
+
+    def save_offset_tx(self, stream: str, consumer: str, offset: int) -> bool:
+        """`Tx.save_offset_tx`."""
+        return _at_once(self._effects.save_offset_tx(stream, consumer, offset))
+
+    def get_job_tx(self, queue: str, job_id: int) -> Job | None:
+        """`Tx.get_job_tx`."""
+        return _at_once(self._effects.get_job_tx(queue, job_id))
+
+    def get_offset_tx(self, stream: str, consumer: str) -> int:
+        """`Tx.get_offset_tx`."""
+        return _at_once(self._effects.get_offset_tx(stream, consumer))
+
+    def read_since_tx(self, stream: str, offset: int, limit: int) -> list[StreamEvent]:
+        """`Tx.read_since_tx`."""
+        return _at_once(self._effects.read_since_tx(stream, offset, limit))
+
+    def read_from_consumer_tx(self, stream: str, consumer: str, limit: int) -> list[StreamEvent]:
+        """`Tx.read_from_consumer_tx`."""
+        return _at_once(self._effects.read_from_consumer_tx(stream, consumer, limit))
+
+    def wake(self) -> None:
+        """Call it after the commit: whoever the effects concern is woken at once, and else within a second."""
+        self._unit.wake()
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("a unit over a synchronous connection does not wait")
 
 
 def checked_notify(engine: Engine, channel: str, payload: Any) -> Notify:

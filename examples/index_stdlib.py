@@ -1,6 +1,6 @@
 """The main job: an index of the running Python's standard library, by a pool of workers over one store.
 
-    python examples/index_stdlib.py [--store memory:] [--loop trio] [--workers 4] [--limit N]
+    python examples/index_stdlib.py [--store memory:|sqlite:///index.db] [--loop trio] [--workers 4] [--limit N]
 
 Every ``.py`` file is a job. A worker parses it and, in one transaction, publishes its counts to a stream and puts a
 report into an outbox. A subscriber adds the counts up, a delivery takes the reports, a schedule says how far it is, and

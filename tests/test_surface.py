@@ -72,10 +72,12 @@ EXPORTS = {
     "Stream",
     "StreamEvent",
     "StreamStatistics",
+    "SyncJoinedTx",
     "Tx",
     "Wake",
     "WakeReceiver",
     "open_memory",
+    "open_sqlite",
     "open_store",
 }
 

@@ -12,11 +12,11 @@ from typing import Any
 import attrs
 
 from .._ops import Enqueue, Notify, Publish, SaveOffset, Write
-from .._rules import queue as rules
 from .._rules.queue import JobRow
 from .._values import StreamEvent
+from .outcomes import enqueued, published
 
-__all__ = ["Effect", "Staged", "View", "effects", "enqueued", "published"]
+__all__ = ["Effect", "Staged", "View", "effects"]
 
 _OFFSET = attrgetter("offset")
 
@@ -89,22 +89,3 @@ class View:
             return committed
         start = bisect_right(own, offset, key=_OFFSET)
         return sorted([*committed, *own[start : start + limit]], key=_OFFSET)[:limit]
-
-
-def enqueued(write: Enqueue, job_id: int, body: str, now: float) -> JobRow:
-    """A row that an enqueue adds."""
-    return JobRow(
-        job_id,
-        write.queue,
-        body,
-        write.stamps,
-        write.priority,
-        rules.ready_at(now, write.delay, write.run_at),
-        rules.ends_at(now, write.expires),
-        now,
-    )
-
-
-def published(write: Publish, offset: int, body: str, now: float) -> StreamEvent:
-    """An event that a publish appends."""
-    return StreamEvent(offset, write.stream, write.key, body, now)

@@ -20,7 +20,8 @@ from .._rules.bounds import deadline
 from .._rules.queue import LEASED, JobRow
 from .._rules.stamps import PLAIN, overridden
 from .._values import QueueStatistics, Schedule, ScheduleState, StreamEvent, StreamStatistics
-from .overlay import Effect, enqueued, published
+from .outcomes import enqueued, published, settled
+from .overlay import Effect
 from .queue_table import QueueTable
 
 __all__ = ["HANDLERS", "Tables"]
@@ -164,7 +165,7 @@ class Tables:
         row = None if table is None else table.held(op.id, op.token, now)
         if table is None or row is None:
             return False
-        table.replace(row, _settled(row, op, now), now)
+        table.replace(row, settled(row, op, now), now)
         return True
 
     def _sweep(self, op: ops.Sweep, now: float) -> int:
@@ -353,19 +354,6 @@ class Tables:
 
     def _read_clock(self, op: ops.ReadClock, now: float) -> float:
         return now
-
-
-def _settled(row: JobRow, op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float) -> JobRow:
-    """What a claimed row becomes."""
-    match op:
-        case ops.Fail():
-            return jobs.failed(row, now, op.error)
-        case ops.Retry():
-            return jobs.retried(row, now, op.error, op.delay, op.jitter)
-        case ops.Release():
-            return jobs.released(row, now, op.delay)
-        case ops.Heartbeat():
-            return jobs.extended(row, now, op.extend)
 
 
 HANDLERS: dict[type[Op[Any]], Callable[[Tables, Any, float], Any]] = {

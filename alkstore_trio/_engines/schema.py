@@ -1,0 +1,119 @@
+"""The schema of the SQL engines: its version, its text, and the steps from one version to the next.
+
+``$`` before a name stands for the prefix that keeps the store's tables apart from an application's. A version that was
+released never changes; a new one is a new step.
+"""
+
+__all__ = ["PREFIX", "VERSION", "prefixed", "sqlite_steps"]
+
+PREFIX = "alkstore_"
+VERSION = 1
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """A statement for the tables of a prefix, which is an identifier that was checked."""
+    return text.replace("$", prefix)
+
+
+# A job's `lane` says where to look for it, never what it is: 0 waits for `due`, 1 ready, 2 expired, 3 dead. `due` is
+# the `run_at` of a pending row and the deadline of a claim.
+_SQLITE_1 = """
+create table $schema(
+ version integer not null
+) strict;
+
+create table $counters(
+ name text primary key,
+ last integer not null
+) strict, without rowid;
+insert into $counters(name, last)
+values ('job', 0), ('token', 0), ('pruned', 0);
+
+create table $jobs(
+ id integer primary key,
+ queue text not null,
+ body text not null,
+ state integer not null, -- 0 pending, 1 processing, 2 dead
+ lane integer not null,
+ due real not null,
+ priority integer not null,
+ run_at real not null,
+ expires_at real,
+ attempts integer not null default 0,
+ max_attempts integer not null,
+ visibility_timeout real not null,
+ base_backoff real not null,
+ dead_retention real,
+ worker_id text,
+ claim_expires_at real,
+ token integer not null default 0,
+ created_at real not null,
+ last_error text,
+ died_at real
+) strict;
+create index $jobs_of_queue on $jobs(queue, id);
+create index $jobs_ready on $jobs(queue, priority desc, run_at, id) where lane = 1;
+create index $jobs_due on $jobs(queue, due, state) where lane = 0;
+create index $jobs_expiry on $jobs(queue, lane, expires_at) where expires_at is not null;
+create index $jobs_dead on $jobs(queue, id) where lane = 3;
+create index $jobs_retention on $jobs(queue, died_at + dead_retention) where lane = 3 and dead_retention is not null;
+
+create table $streams(
+ stream text primary key,
+ last integer not null
+) strict, without rowid;
+create table $events(
+ stream text not null,
+ "offset" integer not null,
+ key text,
+ body text not null,
+ created_at real not null,
+ primary key (stream, "offset")
+) strict, without rowid;
+create table $offsets(
+ stream text not null,
+ consumer text not null,
+ "offset" integer not null,
+ primary key (stream, consumer)
+) strict, without rowid;
+
+create table $locks(
+ name text primary key,
+ owner text not null,
+ token integer not null,
+ expires_at real not null
+) strict, without rowid;
+
+create table $schedules(
+ name text primary key,
+ spec text not null,
+ interval real not null,
+ queue text not null,
+ body text not null,
+ priority integer not null,
+ expires real,
+ max_attempts integer,
+ next_at real not null
+) strict, without rowid;
+create index $schedules_next on $schedules(next_at, name);
+
+-- What a commit woke, for the other stores on the file: one row a channel and store, until it is pruned.
+create table $wakes(
+ seq integer primary key autoincrement,
+ channel text not null,
+ origin integer not null,
+ unique (channel, origin)
+) strict;
+"""
+
+_SQLITE = (_SQLITE_1,)  # the n-th leads from version n to the next
+
+
+def sqlite_steps(version: int) -> list[str]:
+    """The statements that lead from a version, 0 being an empty file, to today's."""
+    statements = ";".join(_SQLITE[version:])
+    return [text for piece in statements.split(";") if (text := _without_comments(piece))]
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line.partition("--")[0].rstrip() for line in text.splitlines() if line.partition("--")[0].strip())

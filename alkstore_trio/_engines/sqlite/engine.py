@@ -1,0 +1,353 @@
+"""The engine: what a store asks of a file, from the loop's side.
+
+It owns the threads and the hints, gives out job ids, and knows which transaction holds the writer. It never touches the
+database itself, so the loop never waits for it.
+"""
+
+import logging
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import anyio
+import anyio.lowlevel
+
+from ... import _ops as ops
+from ..._engine import Traits
+from ..._errors import Closed, DatabaseError
+from ..._loop import Turns, call_soon_threadsafe, unbroken, withdrawable
+from ..._ops import Op
+from ..._rules.bounds import reading
+from ..._wake import Hub
+from .. import sqlops
+from .file import File
+from .ids import BLOCK, Ids
+from .joined import JoinedSqlite
+from .peers import POKE, HashedHub, Peers
+from .threads import Hold, Readers, Request, Work, Writer, nobody
+from .tx import SqliteTx
+
+__all__ = ["SqliteEngine"]
+
+A = TypeVar("A")
+
+log = logging.getLogger("alkstore_trio")
+
+_SAFETY_POLL = 1.0  # seconds after which a lost hint is made up for
+_BLIND_POLL = 0.05  # the same where there are no hints
+_JOINED_FOR = 30.0  # seconds for which an application's transaction that was joined is watched
+_FIRST_LOOK, _LAST_LOOK = 0.001, 0.02  # seconds between two looks meanwhile
+_PREFETCH = 8  # jobs that a worker has one commit claim ahead
+
+
+class SqliteEngine:
+    """A store's file, threads and hints; see `Engine`."""
+
+    traits = Traits(
+        counts_wakes=False,
+        discarded_ids_are_gaps=False,
+        serializes_publishers=True,
+        serializes_writers=True,
+        notify_limit=None,
+        has_sql=True,
+        durable=True,
+        many_processes=True,
+        clock_is_local=True,
+    )
+    prefetch = _PREFETCH
+
+    def __init__(self, file: File, clock: Callable[[], float] | None) -> None:
+        self.file = file
+        hub = HashedHub()
+        self.hub: Hub = hub
+        self._marks = hub.marks
+        self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
+        self.holder: Hold | None = None  # the transaction that holds the writer
+        self.origin = uuid4().int >> 65  # that tells this store's wakes from others', in 63 bits
+        self.peers = Peers(file.path, f"{os.getpid()}-{self.origin:x}")
+        self.ids = Ids(self._reserve, self._ask_for_ids)
+        self._clock = clock
+        self._turns = Turns()
+        self._call_soon = call_soon_threadsafe()
+        self._finished: deque[Request] = deque()
+        self._writer = Writer(file, self.origin, self.peers, self._post)
+        self._readers = Readers(file, self._post)
+        self._ends: list[anyio.Event] = []
+        self._process = os.getpid()
+        self._closed = False
+        self._hearing = anyio.CancelScope()
+        self._seen = 0  # of the wakes in the file
+        self._joined_until = 0.0  # by the monotonic clock
+
+    def __repr__(self) -> str:
+        return f"<SqliteEngine on {self.file.path!r}>"
+
+    @property
+    def engine(self) -> "SqliteEngine":
+        return self
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Start the threads on the file, or say why not."""
+        event = anyio.Event()
+        opening = Request(lambda session, _: session.run(sqlops.last_wake()), 0.0, lambda _: event.set())
+        self._writer.start(opening, self._ending())
+        try:
+            await event.wait()
+            if opening.error is not None:
+                raise opening.error
+        except BaseException:
+            self._closed = True
+            self._writer.close()
+            await unbroken(self._ended)
+            self._writer.join()
+            raise
+        self._seen = opening.answer
+        self.peers.open()
+        self._readers.start(self._ending)
+
+    def _ending(self) -> Request:
+        """What a thread posts when it ends."""
+        event = anyio.Event()
+        self._ends.append(event)
+        return Request(lambda *_: None, 0.0, lambda _: event.set())
+
+    async def _ended(self) -> None:
+        for event in self._ends:
+            await event.wait()
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.hub.close()
+            self._hearing.cancel()
+            self._writer.unused = self.ids.empty()
+            self._writer.close()
+            self._readers.close()
+        await unbroken(self._ended)
+        self._writer.join()
+        self._readers.join()
+        self.peers.close()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"the store on {self.file.path!r} was opened before a fork: open one of its own in the child process"
+            )
+
+    # The unit
+
+    def now(self) -> float:
+        """The store's clock."""
+        return time.time() if self._clock is None else reading(self._clock())
+
+    async def checkpoint(self) -> None:
+        await self._turns.checkpoint()
+
+    async def idle(self) -> None:
+        self.check_open()
+        await self.checkpoint()
+
+    async def do(self, op: Op[A]) -> A:
+        self.check_open()
+        await self._turns.check()
+        answer: A
+        if isinstance(op, ops.ReadClock):
+            clock: Any = self.now()
+            answer = clock
+            return answer
+        if isinstance(op, ops.Read):
+            return await self.read(op)
+        self.refuse_to_wait_for_oneself()
+        if not (n := sqlops.ids_of(op)):
+            answer = await self.ask(self.submit, doing(op), op.wakes)
+            return answer
+        ids = await self.ids.get(n)
+        answer = await self.ask(self.submit, doing(op, ids), op.wakes, withdrawn=lambda: self.ids.put_back(ids))
+        return answer
+
+    async def begin(self) -> SqliteTx:
+        await self.idle()
+        self.check_open()
+        return SqliteTx(self, anyio.get_current_task())
+
+    def join(self, connection: object) -> JoinedSqlite:
+        if not isinstance(connection, sqlite3.Connection):
+            raise TypeError(f"join takes an sqlite3.Connection here, not {type(connection).__name__}")
+        return JoinedSqlite(self, connection)
+
+    # Requests
+
+    async def read(self, op: Op[A]) -> A:
+        """The answer of a reader."""
+        answer: A = await self.ask(self._readers.submit, doing(op))
+        return answer
+
+    def submit(self, request: Request) -> None:
+        """Have the writer do a request."""
+        self._writer.submit(request)
+
+    async def ask(
+        self,
+        submit: Callable[[Request], object],
+        work: Work,
+        wakes: Callable[[Any], Iterable[str]] = nobody,
+        landed: Callable[[Any], object] | None = None,
+        withdrawn: Callable[[], object] | None = None,
+        breakable: bool = False,
+        **options: Any,
+    ) -> Any:
+        """What some work comes to. Cancelled before a thread has taken it, it never was; after that it is waited for.
+
+        ``landed`` is called with the answer before anybody else runs, ``withdrawn`` if it never was. Work that is
+        ``breakable`` is broken off when its caller is cancelled.
+        """
+        event = anyio.Event()
+        broken = False
+
+        def finished(request: Request) -> None:
+            if landed is not None and request.error is None:
+                landed(request.answer)
+            event.set()
+
+        def withdraw() -> bool:
+            nonlocal broken
+            if request.take():
+                if withdrawn is not None:
+                    withdrawn()
+                return True
+            if breakable:
+                broken = True
+                self._writer.interrupt()
+            return False
+
+        now = None if self._clock is None else reading(self._clock())
+        request = Request(work, now, finished, wakes, **options)
+        submit(request)
+        await withdrawable(event, withdraw)
+        if request.error is not None:
+            if broken:
+                await anyio.lowlevel.checkpoint()
+            raise request.error
+        return request.answer
+
+    def _post(self, requests: Sequence[Request]) -> None:
+        """Hand finished requests to the loop; called in the threads."""
+        self._finished.extend(requests)
+        self._call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        finished = self._finished
+        while finished:
+            request = finished.popleft()
+            if request.channels and self.hub.channels:
+                self.hub.fire(request.channels)
+            request.finished(request)
+
+    async def _reserve(self, n: int) -> None:
+        await self.ask(self.submit, _reserving(n), landed=self.ids.add)
+
+    def _ask_for_ids(self) -> None:
+        def finished(request: Request) -> None:
+            self.ids.answered(range(0) if request.error is not None else request.answer)
+
+        self.submit(Request(_reserving(BLOCK), 0.0, finished))
+
+    # Who holds the writer
+
+    def refuse_to_wait_for_oneself(self, hold: Hold | None = None) -> None:
+        """A write that would wait for a transaction of the same task would wait for ever."""
+        if self.holder is not None and self.holder is not hold and self.holder.task == anyio.get_current_task().id:
+            raise RuntimeError(
+                "an open transaction of this task holds the writer since it published or executed: write inside it, "
+                "or after it has ended"
+            )
+
+    def freed(self, hold: Hold) -> None:
+        """A transaction holds the writer no longer."""
+        if self.holder is hold:
+            self.holder = None
+
+    def abandon(self, hold: Hold) -> None:
+        """A transaction that holds the writer was collected as garbage, perhaps in another thread."""
+        hold.discard()
+        self._call_soon(partial(self.freed, hold))
+
+    # Wakes of other stores
+
+    async def hear(self) -> None:
+        """Wake whoever other stores have woken, until closed."""
+        if self._closed:
+            return
+        ended = anyio.Event()
+        self._ends.append(ended)
+        try:
+            with self._hearing:
+                await self._hear()
+        except Closed:
+            pass
+        finally:
+            ended.set()
+
+    async def _hear(self) -> None:
+        look, due = _FIRST_LOOK, 0.0
+        while True:
+            now = time.monotonic()
+            if now >= due:
+                await self._look()
+                now = time.monotonic()
+                due = now + (_SAFETY_POLL if self.peers.descriptor is not None else _BLIND_POLL)
+                if now < self._joined_until:
+                    due = min(due, now + look)
+                    look = min(look * 2, _LAST_LOOK)
+            marks = await self._hinted(due - now)
+            if marks is None or not marks.isdisjoint(self._marks):
+                due = 0.0
+            elif POKE in marks:
+                self.watch_joined()
+                look, due = _FIRST_LOOK, 0.0
+
+    def watch_joined(self) -> None:
+        """An application's own transaction holds wakes: look often for a while."""
+        self._joined_until = time.monotonic() + _JOINED_FOR
+
+    async def _hinted(self, seconds: float) -> set[bytes] | None:
+        """The marks that come within some time; ``None``: there is reason to look whatever they are."""
+        descriptor = self.peers.descriptor
+        with anyio.move_on_after(seconds):
+            if descriptor is None:
+                await anyio.sleep_forever()
+            else:
+                await anyio.wait_readable(descriptor)
+                return self.peers.read()
+        return set()
+
+    async def _look(self) -> None:
+        try:
+            channels, self._seen, missed = await self.ask(
+                self._readers.submit, lambda session, _: session.run(sqlops.heard(self._seen, self.origin))
+            )
+        except DatabaseError as error:
+            log.warning("looking for wakes: %s; trying again", error)
+            return
+        if missed:
+            self.hub.reconnected()
+        self.hub.fire(channels)
+
+
+def doing(op: Op[Any], ids: Sequence[int] = ()) -> Work:
+    """The work of an op."""
+    handler = sqlops.HANDLERS[op.__class__]
+    return lambda session, now: session.run(handler(op, now, ids))
+
+
+def _reserving(n: int) -> Work:
+    return lambda session, _: session.run(sqlops.reserve(n))

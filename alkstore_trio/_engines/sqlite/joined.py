@@ -1,0 +1,96 @@
+"""Effects and reads in a transaction that the application holds on a connection of its own, and alone commits."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from ..._ops import Op
+from .. import sqlops
+from .file import Session, failure
+from .peers import POKE, mark
+
+if TYPE_CHECKING:
+    from .engine import SqliteEngine
+
+__all__ = ["JoinedSqlite"]
+
+A = TypeVar("A")
+
+_NOBODY = 0  # the origin of wakes that every store has yet to hear, the joined one too
+
+
+class JoinedSqlite:
+    """An application's transaction; see `JoinedUnit`. It never awaits, and runs in the connection's thread."""
+
+    __slots__ = ("_channels", "_connection", "_engine", "_session")
+
+    def __init__(self, engine: "SqliteEngine", connection: sqlite3.Connection) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._channels: dict[str, None] = {}
+        with self._as_ours():
+            self._session = Session(connection, engine.file.prefix)
+            [path] = [file for _, name, file in self._session.query("pragma database_list") if name == "main"]
+        if not path or not os.path.samefile(path, engine.file.path):
+            raise ValueError(
+                f"the connection is to {path or 'a database in memory'!r}, the store to {engine.file.path!r}"
+            )
+        self._check()
+
+    @property
+    def engine(self) -> "SqliteEngine":
+        return self._engine
+
+    def _check(self) -> None:
+        self._engine.check_open()
+        if not self._connection.in_transaction:
+            raise RuntimeError(
+                "the connection has no open transaction to join: execute 'begin immediate' on it first (a driver's or "
+                "SQLAlchemy's own begin does so only with the first write)"
+            )
+
+    async def idle(self) -> None:
+        self._check()
+
+    async def do(self, op: Op[A]) -> A:
+        self._check()
+        with self._as_ours():
+            session = self._session
+            session.query("savepoint alkstore")
+            try:
+                n = sqlops.ids_of(op)
+                ids = session.run(sqlops.reserve(n)) if n else ()
+                answer: A = session.run(sqlops.HANDLERS[op.__class__](op, self._engine.now(), ids))
+                channels = op.wakes(answer)
+                session.run(sqlops.wake(channels, _NOBODY))
+                session.query("release alkstore")
+            except BaseException:
+                if self._connection.in_transaction:
+                    session.query("rollback to alkstore")
+                    session.query("release alkstore")
+                raise
+        if channels:
+            self._channels.update(dict.fromkeys(channels))
+            self._engine.watch_joined()
+            self._engine.peers.tell([POKE], oneself=True)
+        return answer
+
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """The connection without what the application has set on it, and errors as ours."""
+        text_factory, self._connection.text_factory = self._connection.text_factory, str
+        try:
+            yield
+        except sqlite3.ProgrammingError as error:  # closed, or used in another thread than its own
+            raise RuntimeError(str(error)) from error
+        except sqlite3.Error as error:
+            raise failure(error, self._engine.file.path) from error
+        finally:
+            self._connection.text_factory = text_factory
+
+    def wake(self) -> None:
+        """Hint at once to those whom the committed effects concern."""
+        channels, self._channels = self._channels, {}
+        self._engine.peers.tell(map(mark, channels), oneself=True)

@@ -1,0 +1,161 @@
+"""Hints between the stores on one file: a FIFO each, in a folder beside the database.
+
+What was woken stands in the database, written by the very transaction that caused it; a FIFO only says that it is worth
+a look, by the hashes of the channels. A hint may be lost, and then the safety poll finds what it stood for.
+"""
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
+
+from ..._wake import Hub, Waker
+
+__all__ = ["POKE", "HashedHub", "Peers", "mark"]
+
+log = logging.getLogger("alkstore_trio")
+
+_SIZE = 8  # bytes of a mark; a FIFO takes and gives a few of them whole
+_PIPE = 65_536  # bytes that one read takes: all that a FIFO holds on Linux
+POKE = bytes(_SIZE)  # an application's own transaction holds wakes that nobody will announce
+
+
+@lru_cache(maxsize=16_384)
+def mark(channel: str) -> bytes:
+    """A channel's hash, as it travels."""
+    return blake2b(channel.encode(), digest_size=_SIZE).digest()
+
+
+class HashedHub(Hub):
+    """A hub that knows the marks of its channels."""
+
+    __slots__ = ("marks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: set[bytes] = set()
+
+    def attach(self, channel: str, waker: Waker) -> None:
+        super().attach(channel, waker)
+        self.marks.add(mark(channel))
+
+    def detach(self, channel: str, waker: Waker) -> None:
+        super().detach(channel, waker)
+        if channel not in self.channels:
+            self.marks.discard(mark(channel))
+
+
+class Peers:
+    """The FIFOs of all stores on a file, this one's among them. Its methods may be called in any thread."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self._folder = f"{path}-alkstore"
+        self._path = path
+        self._name = name
+        self._own: int | None = None
+        self._held_open: int | None = None
+        self._others: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def descriptor(self) -> int | None:
+        """What becomes readable when there is something to `read`; ``None`` where there can be no FIFO."""
+        return self._own
+
+    def open(self) -> None:
+        """Make this store's FIFO, or say once that there will be none."""
+        if not hasattr(os, "mkfifo"):
+            log.warning("this platform has no FIFOs: stores on %r look for each other's wakes by polling", self._path)
+            return
+        try:
+            self._make()
+        except OSError as error:
+            log.warning(
+                "no FIFO in %r (%s): stores on this file look for each other's wakes by polling",
+                self._folder,
+                error.strerror,
+            )
+
+    def _make(self) -> None:
+        mode = stat.S_IMODE(os.stat(self._path).st_mode)
+        hidden, final = (os.path.join(self._folder, name) for name in (f".{self._name}", self._name))
+        while True:
+            try:
+                os.mkdir(self._folder)
+                os.chmod(self._folder, mode | (mode & 0o444) >> 2)
+            except FileExistsError:
+                pass
+            try:
+                os.mkfifo(hidden)
+                break
+            except FileNotFoundError:  # the last store before us has just taken the folder away
+                continue
+        os.chmod(hidden, mode)
+        self._own = os.open(hidden, os.O_RDONLY | os.O_NONBLOCK)
+        self._held_open = os.open(hidden, os.O_WRONLY | os.O_NONBLOCK)  # so that it never reads as ended
+        os.rename(hidden, final)  # only now do others see it: one without a reader would be taken for a leftover
+
+    def tell(self, marks: Iterable[bytes], *, oneself: bool = False) -> None:
+        """Hint to every other store on the file."""
+        message = b"".join(marks)
+        with self._lock:
+            if self._own is None:
+                return
+            try:
+                names = set(os.listdir(self._folder))
+            except OSError:
+                return
+            for gone in self._others.keys() - names:
+                os.close(self._others.pop(gone))
+            for name in names:
+                if not name.startswith(".") and (oneself or name != self._name):
+                    self._write(name, message)
+
+    def _write(self, name: str, message: bytes) -> None:
+        try:
+            descriptor = self._others.get(name)
+            if descriptor is None:
+                fifo = os.path.join(self._folder, name)
+                descriptor = self._others[name] = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            for start in range(0, len(message), 4_096):  # what a FIFO takes whole or not at all, POSIX says 512
+                os.write(descriptor, message[start : start + 4_096])
+        except BlockingIOError:  # its reader sleeps, with enough in the FIFO to wake it
+            pass
+        except OSError:  # its reader is dead
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        descriptor = self._others.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        with suppress(OSError):
+            os.unlink(os.path.join(self._folder, name))
+
+    def read(self) -> set[bytes] | None:
+        """The marks that have arrived; ``None`` when there were so many that some may be missing."""
+        assert self._own is not None
+        try:
+            message = os.read(self._own, _PIPE)
+        except BlockingIOError:
+            return set()
+        if len(message) == _PIPE or len(message) % _SIZE:
+            return None
+        return {message[start : start + _SIZE] for start in range(0, len(message), _SIZE)}
+
+    def close(self) -> None:
+        """Take this store's FIFO away, and the folder if it was the last."""
+        with self._lock:
+            if self._own is None:
+                return
+            with suppress(OSError):
+                os.unlink(os.path.join(self._folder, self._name))
+                os.rmdir(self._folder)
+            for descriptor in (self._own, self._held_open, *self._others.values()):
+                if descriptor is not None:
+                    os.close(descriptor)
+            self._others.clear()
+            self._own = self._held_open = None

@@ -1,0 +1,506 @@
+"""What each op asks of an SQL engine: a generator that yields statements and is sent their results.
+
+It yields a pair of text and parameters, one mapping or a list of them, and is sent the rows, or how many rows changed
+where a statement gives none. It does no I/O, reads no clock, and may be run again from its beginning.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from .. import _ops as ops
+from .._ops import Op
+from .._rules import queue as jobs
+from .._rules import ticks
+from .._rules.bounds import LATEST, after, deadline
+from .._rules.queue import BURIED, DEAD, EXPIRED, PENDING, PROCESSING, READY, JobRow, slot
+from .._rules.stamps import PLAIN, Stamps, overridden
+from .._values import QueueStatistics, Schedule, ScheduleOptions, ScheduleState, StreamEvent, StreamStatistics
+from . import statements as sql
+from .outcomes import enqueued, settled
+from .overlay import Effect
+
+__all__ = [
+    "HANDLERS",
+    "Call",
+    "Steps",
+    "give_back",
+    "heard",
+    "ids_of",
+    "last_wake",
+    "merge",
+    "prune",
+    "reserve",
+    "wake",
+]
+
+A = TypeVar("A")
+
+Call = tuple[str, Mapping[str, Any] | Sequence[Mapping[str, Any]]]
+Steps = Generator[Call, Any, A]
+
+_STATES = (PENDING, PROCESSING, DEAD)
+_STATE_NUMBERS = {state: number for number, state in enumerate(_STATES)}
+_LANES = {READY: 1, EXPIRED: 2, BURIED: 3}  # the rest, 0, waits for an instant
+_CLAIM_ORDER = attrgetter("run_at", "id")
+
+
+def ids_of(op: Op[Any]) -> int:
+    """How many job ids an op needs."""
+    if isinstance(op, ops.Enqueue):
+        return len(op.bodies)
+    return op.times if isinstance(op, ops.Fire) else 0
+
+
+def reserve(n: int) -> Steps[range]:
+    """New job ids, for this store alone."""
+    [(last,)] = yield sql.RESERVE, {"name": "job", "n": n}
+    return range(last - n + 1, last + 1)
+
+
+def give_back(unused: range) -> Steps[None]:
+    """Reserved ids that nobody was given, if they are still the last."""
+    yield sql.GIVE_BACK, {"last": unused.start - 1, "end": unused.stop - 1}
+
+
+# Rows
+
+
+@lru_cache(maxsize=256)  # a queue's rows have few
+def _stamps(visibility_timeout: float, max_attempts: int, base_backoff: float, dead_retention: float | None) -> Stamps:
+    retention = None if dead_retention is None else float(dead_retention)
+    return Stamps(float(visibility_timeout), max_attempts, float(base_backoff), retention)
+
+
+def _row(values: Sequence[Any]) -> JobRow:
+    """A job as `statements.JOB` lists it; ``returning`` gives a whole number of seconds as an int."""
+    (
+        job_id,
+        queue,
+        body,
+        state,
+        priority,
+        run_at,
+        expires_at,
+        attempts,
+        max_attempts,
+        visibility_timeout,
+        base_backoff,
+        dead_retention,
+        worker_id,
+        claim_expires_at,
+        token,
+        created_at,
+        last_error,
+        died_at,
+    ) = values
+    return JobRow(
+        job_id,
+        queue,
+        body,
+        _stamps(visibility_timeout, max_attempts, base_backoff, dead_retention),
+        priority,
+        float(run_at),
+        None if expires_at is None else float(expires_at),
+        float(created_at),
+        _STATES[state],
+        attempts,
+        token,
+        worker_id,
+        None if claim_expires_at is None else float(claim_expires_at),
+        last_error,
+        None if died_at is None else float(died_at),
+    )
+
+
+def _new(row: JobRow, now: float) -> dict[str, Any]:
+    """The parameters of a job that is added."""
+    stamps = row.stamps
+    return {
+        "id": row.id,
+        "queue": row.queue,
+        "body": row.body,
+        "lane": _LANES.get(slot(row, now), 0),
+        "priority": row.priority,
+        "run_at": row.run_at,
+        "expires_at": row.expires_at,
+        "max_attempts": stamps.max_attempts,
+        "visibility_timeout": stamps.visibility_timeout,
+        "base_backoff": stamps.base_backoff,
+        "dead_retention": stamps.dead_retention,
+        "created_at": row.created_at,
+    }
+
+
+# Queues
+
+
+def _added(op: ops.Enqueue, ids: Iterable[int], now: float) -> list[dict[str, Any]]:
+    return [_new(enqueued(op, job_id, body, now), now) for job_id, body in zip(ids, op.bodies, strict=True)]
+
+
+def _enqueue(op: ops.Enqueue, now: float, ids: Sequence[int]) -> Steps[list[int]]:
+    yield sql.ENQUEUE, _added(op, ids, now)
+    return list(ids)
+
+
+def _get_job(op: ops.GetJob, now: float, ids: Sequence[int]) -> Steps[JobRow | None]:
+    rows = yield sql.GET_JOB, {"id": op.id, "queue": op.queue}
+    return _row(rows[0]) if rows else None
+
+
+def _jobs(op: ops.Jobs, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
+    page = {"queue": op.queue, "after": op.after, "limit": op.limit}
+    if op.state is None:
+        rows = yield sql.JOBS, page
+    elif op.state is DEAD:
+        rows = yield sql.DEAD_JOBS, page
+    else:
+        rows = yield sql.JOBS_OF_STATE, page | {"state": _STATE_NUMBERS[op.state]}
+    return [_row(row) for row in rows]
+
+
+def _count_jobs(op: ops.CountJobs, now: float, ids: Sequence[int]) -> Steps[QueueStatistics]:
+    [counts] = yield sql.COUNT_JOBS, {"queue": op.queue, "now": now}
+    return QueueStatistics(*counts)
+
+
+def _next_ready_at(op: ops.NextReadyAt, now: float, ids: Sequence[int]) -> Steps[ops.NextReady]:
+    where = {"queue": op.queue, "now": now}
+    [(ready,)] = yield sql.READY_NOW, where
+    if ready:
+        return ops.NextReady(now, now)
+    due = yield sql.NEXT_DUE, where
+    [(pending, leased)] = yield sql.NEXT_STRAY, where
+    instants = [instant if state == 0 else after(instant) for instant, state in due]
+    if pending is not None:
+        instants.append(pending)
+    if leased is not None:
+        instants.append(after(leased))
+    return ops.NextReady(min(instants, default=None), now)
+
+
+def _queue_names(op: ops.QueueNames, now: float, ids: Sequence[int]) -> Steps[list[str]]:
+    rows = yield sql.QUEUE_NAMES, {}
+    return [name for (name,) in rows]
+
+
+def _claim(op: ops.Claim, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
+    where = {"queue": op.queue, "now": now, "error": jobs.EXHAUSTED_TEXT}
+    [(moved,)] = yield sql.MOVED, where
+    if moved & 1:
+        yield sql.BURY_SPENT, where
+        yield sql.FILE_DUE, where
+    if moved & 2:
+        yield sql.FILE_EXPIRED, where
+    if moved & 4:
+        yield sql.BURY_SPENT_UNEXPIRED, where
+        yield sql.FILE_UNEXPIRED, where
+    rows = yield (
+        sql.CLAIM,
+        {
+            "queue": op.queue,
+            "now": now,
+            "worker_id": op.worker_id,
+            "n": op.n,
+            "soonest": math.nextafter(now, math.inf),
+            "latest": LATEST,
+        },
+    )
+    claims = [_row(row) for row in rows]
+    if len(claims) > 1:
+        claims.sort(key=_CLAIM_ORDER)
+        claims.sort(key=attrgetter("priority"), reverse=True)
+    return claims
+
+
+def _ack(op: ops.Ack, now: float, ids: Sequence[int]) -> Steps[int]:
+    landed: int = yield (
+        sql.ACK,
+        [{"id": job_id, "token": token, "queue": op.queue, "now": now} for job_id, token in op.claims],
+    )
+    return landed
+
+
+def _settle(op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float, ids: Sequence[int]) -> Steps[bool]:
+    held = yield sql.HELD, {"id": op.id, "queue": op.queue, "token": op.token, "now": now}
+    if not held:
+        return False
+    row = settled(_row(held[0]), op, now)
+    yield (
+        sql.REFILE,
+        {
+            "id": row.id,
+            "state": _STATE_NUMBERS[row.state],
+            "lane": _LANES.get(slot(row, now), 0),
+            "due": row.run_at if row.claim_expires_at is None else row.claim_expires_at,
+            "run_at": row.run_at,
+            "attempts": row.attempts,
+            "worker_id": row.worker_id,
+            "claim_expires_at": row.claim_expires_at,
+            "last_error": row.last_error,
+            "died_at": row.died_at,
+        },
+    )
+    return True
+
+
+def _sweep(op: ops.Sweep, now: float, ids: Sequence[int]) -> Steps[int]:
+    where = {"queue": op.queue, "now": now, "error": jobs.EXPIRED_TEXT}
+    deleted: int = yield sql.DELETE_RETAINED, where
+    buried: int = yield sql.BURY_EXPIRED, where
+    return deleted + buried
+
+
+def _revive(op: ops.Revive, now: float, ids: Sequence[int]) -> Steps[int]:
+    revived: int = yield sql.REVIVE, [{"id": job_id, "queue": op.queue, "now": now} for job_id in op.ids]
+    return revived
+
+
+def _delete(op: ops.Delete, now: float, ids: Sequence[int]) -> Steps[int]:
+    deleted: int = yield sql.DELETE, [{"id": job_id, "queue": op.queue, "now": now} for job_id in op.ids]
+    return deleted
+
+
+# Streams
+
+
+def _publish(op: ops.Publish, now: float, ids: Sequence[int]) -> Steps[list[int]]:
+    n = len(op.bodies)
+    if not n:
+        return []
+    [(last,)] = yield sql.NEXT_OFFSETS, {"stream": op.stream, "n": n}
+    offsets = list(range(last - n + 1, last + 1))
+    yield (
+        sql.PUBLISH,
+        [
+            {"stream": op.stream, "offset": offset, "key": op.key, "body": body, "created_at": now}
+            for offset, body in zip(offsets, op.bodies, strict=True)
+        ],
+    )
+    return offsets
+
+
+def _get_offset(
+    op: ops.GetOffset | ops.ReadFromConsumer | ops.SaveOffset, now: float, ids: Sequence[int]
+) -> Steps[int]:
+    rows = yield sql.GET_OFFSET, {"stream": op.stream, "consumer": op.consumer}
+    return rows[0][0] if rows else 0
+
+
+def _save_offset(op: ops.SaveOffset, now: float, ids: Sequence[int]) -> Steps[bool]:
+    if op.offset <= 0:  # where everybody begins
+        return False
+    saved = yield sql.SAVE_OFFSET, {"stream": op.stream, "consumer": op.consumer, "offset": op.offset}
+    return bool(saved)
+
+
+def _page(stream: str, offset: int, limit: int) -> Steps[list[StreamEvent]]:
+    rows = yield sql.READ_SINCE, {"stream": stream, "offset": offset, "limit": limit}
+    return [StreamEvent(number, stream, key, body, created_at) for number, key, body, created_at in rows]
+
+
+def _read_since(op: ops.ReadSince, now: float, ids: Sequence[int]) -> Steps[list[StreamEvent]]:
+    return _page(op.stream, op.offset, op.limit)
+
+
+def _read_from_consumer(op: ops.ReadFromConsumer, now: float, ids: Sequence[int]) -> Steps[list[StreamEvent]]:
+    offset = yield from _get_offset(op, now, ids)
+    return (yield from _page(op.stream, offset, op.limit))
+
+
+def _count_events(op: ops.CountEvents, now: float, ids: Sequence[int]) -> Steps[StreamStatistics]:
+    [(first, last)] = yield sql.STREAM_ENDS, {"stream": op.stream}
+    consumers = yield sql.CONSUMERS, {"stream": op.stream}
+    return StreamStatistics(first, last, dict(consumers))
+
+
+def _stream_names(op: ops.StreamNames, now: float, ids: Sequence[int]) -> Steps[list[str]]:
+    rows = yield sql.STREAM_NAMES, {}
+    return [name for (name,) in rows]
+
+
+def _trim(op: ops.Trim, now: float, ids: Sequence[int]) -> Steps[int]:
+    trimmed: int = yield sql.TRIM, {"stream": op.stream, "horizon": op.horizon}
+    return trimmed
+
+
+# Notify
+
+
+def _notify(op: ops.Notify, now: float, ids: Sequence[int]) -> Steps[None]:
+    """Nothing is kept but the wake."""
+    yield from ()
+
+
+# Locks
+
+
+def _try_lock(op: ops.TryLock, now: float, ids: Sequence[int]) -> Steps[int | None]:
+    rows = yield sql.GET_LOCK, {"name": op.name}
+    for owner, token, expires_at in rows:
+        if expires_at > now:
+            held: int | None = token if owner == op.owner else None
+            return held
+    [(last,)] = yield sql.RESERVE, {"name": "token", "n": 1}
+    yield (
+        sql.TAKE_LOCK,
+        {"name": op.name, "owner": op.owner, "token": last, "expires_at": deadline(now, op.ttl)},
+    )
+    taken: int = last
+    return taken
+
+
+def _renew(op: ops.Renew, now: float, ids: Sequence[int]) -> Steps[bool]:
+    hold = {"name": op.name, "token": op.token, "expires_at": deadline(now, op.ttl), "now": now}
+    renewed = yield sql.RENEW, hold
+    return bool(renewed)
+
+
+def _unlock(op: ops.Unlock, now: float, ids: Sequence[int]) -> Steps[bool]:
+    unlocked = yield sql.UNLOCK, {"name": op.name, "token": op.token}
+    return bool(unlocked)
+
+
+# Schedules
+
+
+def _add_schedule(op: ops.AddSchedule, now: float, ids: Sequence[int]) -> Steps[None]:
+    known = yield sql.GET_SCHEDULE, {"name": op.name}
+    if known:
+        [(next_at, interval)] = known
+        next_at = ticks.kept_boundary(next_at, interval, op.interval, now)
+    else:
+        next_at = ticks.first_boundary(now, op.interval)
+    yield (
+        sql.ADD_SCHEDULE,
+        {
+            "name": op.name,
+            "spec": op.spec,
+            "interval": op.interval,
+            "queue": op.queue,
+            "body": op.body,
+            "priority": op.options.priority,
+            "expires": op.options.expires,
+            "max_attempts": op.options.max_attempts,
+            "next_at": next_at,
+        },
+    )
+
+
+def _remove_schedule(op: ops.RemoveSchedule, now: float, ids: Sequence[int]) -> Steps[bool]:
+    removed = yield sql.REMOVE_SCHEDULE, {"name": op.name}
+    return bool(removed)
+
+
+def _schedules(op: ops.Schedules, now: float, ids: Sequence[int]) -> Steps[list[ScheduleState]]:
+    rows = yield sql.SCHEDULES, {}
+    return [
+        ScheduleState(Schedule(name, spec, queue, ScheduleOptions(priority, expires, max_attempts)), next_at)
+        for name, spec, queue, priority, expires, max_attempts, next_at in rows
+    ]
+
+
+def _due_schedules(op: ops.DueSchedules, now: float, ids: Sequence[int]) -> Steps[ops.Due]:
+    due = yield sql.DUE_SCHEDULES, {"now": now}
+    [(next_at,)] = yield sql.NEXT_SCHEDULE, {"now": now}
+    return ops.Due([ops.DueSchedule(*row) for row in due], next_at, now)
+
+
+def _fire(op: ops.Fire, now: float, ids: Sequence[int]) -> Steps[ops.Fired | None]:
+    lease = yield sql.GET_LOCK, {"name": op.lease}
+    if not any(token == op.token and expires_at > now for _, token, expires_at in lease):
+        return None
+    advanced = yield sql.ADVANCE, {"name": op.name, "seen": op.seen, "next_at": op.next_at}
+    if not advanced:
+        return ops.Fired(0, "")
+    [(queue, body, priority, expires, max_attempts)] = advanced
+    stamps = overridden(PLAIN, max_attempts)
+    yield from _enqueue(ops.Enqueue(queue, (body,) * op.times, stamps, None, None, priority, expires), op.at, ids)
+    return ops.Fired(op.times, queue)
+
+
+# Transactions
+
+
+def merge(record: Sequence[Effect]) -> Steps[None]:
+    """Make staged effects stand."""
+    added: list[dict[str, Any]] = []
+    for write, answer, now in record:
+        match write:
+            case ops.Enqueue():
+                added += _added(write, answer, now)
+            case ops.SaveOffset():
+                yield from _save_offset(write, now, ())
+            case ops.Publish() | ops.Notify():  # the one is never staged, of the other only the wake is kept
+                pass
+    if added:
+        yield sql.ENQUEUE, added
+
+
+# Wakes
+
+
+def wake(channels: Iterable[str], origin: int) -> Steps[None]:
+    """Tell the other stores."""
+    yield sql.ADD_WAKE, [{"channel": channel, "origin": origin} for channel in channels]
+
+
+def prune(kept: int) -> Steps[None]:
+    """Forget the oldest wakes, and remember that there were some."""
+    superfluous = yield sql.SUPERFLUOUS_WAKE, {"kept": kept}
+    for (seq,) in superfluous:
+        yield sql.PRUNE_WAKES, {"seq": seq}
+        yield sql.PRUNED, {"seq": seq}
+
+
+def last_wake() -> Steps[int]:
+    """What there is to hear up to now."""
+    [(last,)] = yield sql.LAST_WAKE, {}
+    return last or 0
+
+
+def heard(seen: int, origin: int) -> Steps[tuple[list[str], int, bool]]:
+    """The channels that other stores woke since, how far that goes, and whether some may be missing."""
+    [(last,)] = yield sql.LAST_WAKE, {}
+    [(pruned,)] = yield sql.LAST_PRUNED, {}
+    wakes = yield sql.WAKES, {"seen": seen, "origin": origin}
+    return [channel for (channel,) in wakes], max(last or 0, seen), pruned > seen
+
+
+HANDLERS: dict[type[Op[Any]], Callable[[Any, float, Sequence[int]], Steps[Any]]] = {
+    ops.Enqueue: _enqueue,
+    ops.Publish: _publish,
+    ops.Notify: _notify,
+    ops.SaveOffset: _save_offset,
+    ops.GetJob: _get_job,
+    ops.GetOffset: _get_offset,
+    ops.ReadSince: _read_since,
+    ops.ReadFromConsumer: _read_from_consumer,
+    ops.Jobs: _jobs,
+    ops.CountJobs: _count_jobs,
+    ops.NextReadyAt: _next_ready_at,
+    ops.CountEvents: _count_events,
+    ops.QueueNames: _queue_names,
+    ops.StreamNames: _stream_names,
+    ops.Schedules: _schedules,
+    ops.DueSchedules: _due_schedules,
+    ops.Claim: _claim,
+    ops.Ack: _ack,
+    ops.Fail: _settle,
+    ops.Retry: _settle,
+    ops.Release: _settle,
+    ops.Heartbeat: _settle,
+    ops.Sweep: _sweep,
+    ops.Revive: _revive,
+    ops.Delete: _delete,
+    ops.Trim: _trim,
+    ops.TryLock: _try_lock,
+    ops.Renew: _renew,
+    ops.Unlock: _unlock,
+    ops.AddSchedule: _add_schedule,
+    ops.RemoveSchedule: _remove_schedule,
+    ops.Fire: _fire,
+}
