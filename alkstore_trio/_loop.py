@@ -6,16 +6,18 @@ Loops are found at call time, so that the package imports where only one of them
 import sys
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
 
 __all__ = [
     "TURN",
+    "Event",
     "Turns",
     "call_soon_threadsafe",
     "cancellation_check",
+    "event_class",
     "full_checkpoint",
     "is_cancelling",
     "unbroken",
@@ -62,6 +64,28 @@ class Turns:
         else:
             await self._pause()
             self._ends = perf_counter() + TURN
+
+
+class Event(Protocol):
+    """What the running loop's own event can do."""
+
+    def set(self) -> object:
+        """Wake whoever waits."""
+        ...
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        ...
+
+    async def wait(self) -> object:
+        """Wait until it is set."""
+        ...
+
+
+def event_class() -> Callable[[], Event]:
+    """The running loop's own event, without what anyio puts around it."""
+    event: Callable[[], Event] = sys.modules["trio" if _on_trio() else "asyncio"].Event
+    return event
 
 
 def call_soon_threadsafe() -> Callable[[Callable[[], object]], None]:
@@ -131,17 +155,17 @@ def _cancel_later() -> None:
     asyncio.get_running_loop().call_soon(hand_on)
 
 
-async def withdrawable(done: anyio.Event, withdraw: Callable[[], bool]) -> None:
+async def withdrawable(done: Event, withdraw: Callable[[], bool]) -> None:
     """Wait for something that others do. Cancelled, take it back if ``withdraw()`` can, else wait on.
 
     A cancellation that came too late is delivered at the caller's next checkpoint.
     """
-    cancelled = anyio.get_cancelled_exc_class()
     try:
         await done.wait()
     except BaseException as interruption:
         if withdraw():
             raise
+        cancelled = anyio.get_cancelled_exc_class()
         bare = anyio.current_effective_deadline() > float("-inf")  # a scope delivers its cancellation again by itself
         while not done.is_set():
             with anyio.CancelScope(shield=True):

@@ -62,7 +62,7 @@ def open_sqlite(
 
     Entered, it raises a `DatabaseError` for a file that cannot be opened or be a store, and says why.
     """
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise TypeError(f"path must be a str or a path of one, not {type(path).__name__}")
     if text == ":memory:":

@@ -15,7 +15,7 @@ import anyio
 from .. import _ops as ops
 from .._engine import Traits
 from .._errors import Closed
-from .._loop import call_soon_threadsafe, cancellation_check, full_checkpoint
+from .._loop import TURN, call_soon_threadsafe, cancellation_check, full_checkpoint
 from .._ops import Op
 from .._rules.bounds import reading
 from .._rules.queue import JobRow
@@ -27,8 +27,6 @@ from .tables import HANDLERS, Tables
 __all__ = ["MemoryEngine"]
 
 A = TypeVar("A")
-
-_TURN = 0.0003  # seconds that a run of verbs may keep the loop from other tasks
 
 
 class MemoryEngine:
@@ -92,7 +90,7 @@ class MemoryEngine:
 
     async def _yield(self) -> None:
         await self._pause()
-        self._turn_ends = perf_counter() + _TURN
+        self._turn_ends = perf_counter() + TURN
 
     async def idle(self) -> None:
         self.check_open()

@@ -27,7 +27,7 @@ create table $counters(
  last integer not null
 ) strict, without rowid;
 insert into $counters(name, last)
-values ('job', 0), ('token', 0), ('pruned', 0);
+values ('job', 0), ('token', 0), ('pruned', 0), ('prunings', 0);
 
 create table $jobs(
  id integer primary key,
@@ -97,13 +97,14 @@ create table $schedules(
 ) strict, without rowid;
 create index $schedules_next on $schedules(next_at, name);
 
--- What a commit woke, for the other stores on the file: one row a channel and store, until it is pruned.
+-- What commits woke, for the other stores on the file: one row a channel and origin, `seq` growing with each origin.
 create table $wakes(
- seq integer primary key autoincrement,
  channel text not null,
  origin integer not null,
- unique (channel, origin)
-) strict;
+ seq integer not null,
+ woken_at real not null,
+ primary key (channel, origin)
+) strict, without rowid;
 """
 
 _SQLITE = (_SQLITE_1,)  # the n-th leads from version n to the next

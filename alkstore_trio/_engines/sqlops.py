@@ -7,14 +7,15 @@ where a statement gives none. It does no I/O, reads no clock, and may be run aga
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, TypeVar
+
+import attrs
 
 from .. import _ops as ops
 from .._ops import Op
 from .._rules import queue as jobs
 from .._rules import ticks
-from .._rules.bounds import LATEST, after, deadline
+from .._rules.bounds import after, deadline
 from .._rules.queue import BURIED, DEAD, EXPIRED, PENDING, PROCESSING, READY, JobRow, slot
 from .._rules.stamps import PLAIN, Stamps, overridden
 from .._values import QueueStatistics, Schedule, ScheduleOptions, ScheduleState, StreamEvent, StreamStatistics
@@ -29,7 +30,6 @@ __all__ = [
     "give_back",
     "heard",
     "ids_of",
-    "last_wake",
     "merge",
     "prune",
     "reserve",
@@ -44,7 +44,6 @@ Steps = Generator[Call, Any, A]
 _STATES = (PENDING, PROCESSING, DEAD)
 _STATE_NUMBERS = {state: number for number, state in enumerate(_STATES)}
 _LANES = {READY: 1, EXPIRED: 2, BURIED: 3}  # the rest, 0, waits for an instant
-_CLAIM_ORDER = attrgetter("run_at", "id")
 
 
 def ids_of(op: Op[Any]) -> int:
@@ -68,14 +67,11 @@ def give_back(unused: range) -> Steps[None]:
 # Rows
 
 
-@lru_cache(maxsize=256)  # a queue's rows have few
-def _stamps(visibility_timeout: float, max_attempts: int, base_backoff: float, dead_retention: float | None) -> Stamps:
-    retention = None if dead_retention is None else float(dead_retention)
-    return Stamps(float(visibility_timeout), max_attempts, float(base_backoff), retention)
+_stamps = lru_cache(maxsize=256)(Stamps)  # a queue's rows have few
 
 
 def _row(values: Sequence[Any]) -> JobRow:
-    """A job as `statements.JOB` lists it; ``returning`` gives a whole number of seconds as an int."""
+    """A job as `statements.JOB` lists it."""
     (
         job_id,
         queue,
@@ -102,16 +98,16 @@ def _row(values: Sequence[Any]) -> JobRow:
         body,
         _stamps(visibility_timeout, max_attempts, base_backoff, dead_retention),
         priority,
-        float(run_at),
-        None if expires_at is None else float(expires_at),
-        float(created_at),
+        run_at,
+        expires_at,
+        created_at,
         _STATES[state],
         attempts,
         token,
         worker_id,
-        None if claim_expires_at is None else float(claim_expires_at),
+        claim_expires_at,
         last_error,
-        None if died_at is None else float(died_at),
+        died_at,
     )
 
 
@@ -198,21 +194,21 @@ def _claim(op: ops.Claim, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]
     if moved & 4:
         yield sql.BURY_SPENT_UNEXPIRED, where
         yield sql.FILE_UNEXPIRED, where
-    rows = yield (
+    rows = yield sql.FIRST_READY, {"queue": op.queue, "now": now, "n": op.n}
+    claims = [jobs.claimed(_row(row), op.worker_id, now) for row in rows]
+    yield (
         sql.CLAIM,
-        {
-            "queue": op.queue,
-            "now": now,
-            "worker_id": op.worker_id,
-            "n": op.n,
-            "soonest": math.nextafter(now, math.inf),
-            "latest": LATEST,
-        },
+        [
+            {
+                "id": row.id,
+                "attempts": row.attempts,
+                "token": row.token,
+                "worker_id": row.worker_id,
+                "claim_expires_at": row.claim_expires_at,
+            }
+            for row in claims
+        ],
     )
-    claims = [_row(row) for row in rows]
-    if len(claims) > 1:
-        claims.sort(key=_CLAIM_ORDER)
-        claims.sort(key=attrgetter("priority"), reverse=True)
     return claims
 
 
@@ -443,31 +439,36 @@ def merge(record: Sequence[Effect]) -> Steps[None]:
 # Wakes
 
 
-def wake(channels: Iterable[str], origin: int) -> Steps[None]:
+def wake(channels: Iterable[str], origin: int, seq: int, now: float) -> Steps[None]:
     """Tell the other stores."""
-    yield sql.ADD_WAKE, [{"channel": channel, "origin": origin} for channel in channels]
+    yield (
+        sql.ADD_WAKE,
+        [{"channel": channel, "origin": origin, "seq": seq, "now": now} for channel in channels],
+    )
 
 
 def prune(kept: int) -> Steps[None]:
-    """Forget the oldest wakes, and remember that there were some."""
-    superfluous = yield sql.SUPERFLUOUS_WAKE, {"kept": kept}
-    for (seq,) in superfluous:
-        yield sql.PRUNE_WAKES, {"seq": seq}
-        yield sql.PRUNED, {"seq": seq}
+    """Forget the oldest wakes, and note up to when."""
+    superfluous = yield sql.SUPERFLUOUS_WAKES, {"kept": kept}
+    for (until,) in superfluous:
+        yield sql.PRUNE_WAKES, {"until": until}
+        yield sql.PRUNE, {"until": math.ceil(until)}
 
 
-def last_wake() -> Steps[int]:
-    """What there is to hear up to now."""
-    [(last,)] = yield sql.LAST_WAKE, {}
-    return last or 0
+@attrs.frozen
+class Heard:
+    """What the other stores have woken so far."""
+
+    wakes: list[tuple[str, int, int]]  # channel, origin, and the number that it has there
+    prunings: int
+    pruned_until: float  # unix time
 
 
-def heard(seen: int, origin: int) -> Steps[tuple[list[str], int, bool]]:
-    """The channels that other stores woke since, how far that goes, and whether some may be missing."""
-    [(last,)] = yield sql.LAST_WAKE, {}
-    [(pruned,)] = yield sql.LAST_PRUNED, {}
-    wakes = yield sql.WAKES, {"seen": seen, "origin": origin}
-    return [channel for (channel,) in wakes], max(last or 0, seen), pruned > seen
+def heard(origin: int) -> Steps[Heard]:
+    """All that is kept of wakes but one's own."""
+    wakes = yield sql.WAKES, {"origin": origin}
+    [(prunings, pruned_until)] = yield sql.PRUNED, {}
+    return Heard(wakes, prunings, pruned_until)
 
 
 HANDLERS: dict[type[Op[Any]], Callable[[Any, float, Sequence[int]], Steps[Any]]] = {

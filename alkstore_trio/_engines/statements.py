@@ -17,9 +17,6 @@ DELAYED = f"state = 0 and run_at > :now and {_UNEXPIRED}"
 LEASED = "state = 1 and claim_expires_at >= :now"
 BURIED = "state = 2"
 
-# The deadline of a claim, as the rules have it: beyond :now however short, within the range of a float.
-_CLAIM_ENDS = "min(max(:now + visibility_timeout, :soonest), :latest)"
-
 JOB = """id, queue, body, state, priority, run_at, expires_at, attempts, max_attempts, visibility_timeout,
  base_backoff, dead_retention, worker_id, claim_expires_at, token, created_at, last_error, died_at"""
 
@@ -129,17 +126,18 @@ update $jobs indexed by $jobs_expiry
 set lane = 1
 where queue = :queue and lane = 2 and expires_at is not null and expires_at > :now"""
 
-CLAIM = f"""
+FIRST_READY = f"""
+select {JOB}
+from $jobs
+where queue = :queue and lane = 1 and {READY}
+order by priority desc, run_at, id
+limit :n"""
+
+CLAIM = """
 update $jobs
-set state = 1, lane = 0, attempts = attempts + 1, token = token + 1, worker_id = :worker_id,
- claim_expires_at = {_CLAIM_ENDS}, due = {_CLAIM_ENDS}
-where id in (
- select id
- from $jobs
- where queue = :queue and lane = 1 and {READY}
- order by priority desc, run_at, id
- limit :n)
-returning {JOB}"""
+set state = 1, lane = 0, due = :claim_expires_at, attempts = :attempts, token = :token, worker_id = :worker_id,
+ claim_expires_at = :claim_expires_at
+where id = :id"""
 
 ACK = f"""
 delete from $jobs
@@ -325,35 +323,32 @@ returning queue, body, priority, expires, max_attempts"""
 # Wakes between stores
 
 ADD_WAKE = """
-insert or replace into $wakes(channel, origin)
-values (:channel, :origin)"""
-
-LAST_WAKE = """
-select max(seq)
-from $wakes"""
+insert into $wakes(channel, origin, seq, woken_at)
+values (:channel, :origin, :seq, :now)
+on conflict(channel, origin) do update
+set seq = excluded.seq, woken_at = excluded.woken_at"""
 
 WAKES = """
-select channel
+select channel, origin, seq
 from $wakes
-where seq > :seen and origin <> :origin
-order by seq"""
+where origin <> :origin"""
 
-LAST_PRUNED = """
-select last
-from $counters
-where name = 'pruned'"""
+PRUNED = """
+select
+ (select last from $counters where name = 'prunings'),
+ (select last from $counters where name = 'pruned')"""
 
-SUPERFLUOUS_WAKE = """
-select seq
+SUPERFLUOUS_WAKES = """
+select woken_at
 from $wakes
-order by seq desc
+order by woken_at desc
 limit 1 offset :kept"""
 
 PRUNE_WAKES = """
 delete from $wakes
-where seq <= :seq"""
+where woken_at <= :until"""
 
-PRUNED = """
+PRUNE = """
 update $counters
-set last = :seq
-where name = 'pruned'"""
+set last = case name when 'prunings' then last + 1 else :until end
+where name in ('prunings', 'pruned')"""

@@ -15,4 +15,4 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture  # type: ignore[no-redef]  # overrides the suite's
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that is over at once: every checkpoint suspends."""
-    monkeypatch.setattr(memory, "_TURN", 0.0)
+    monkeypatch.setattr(memory, "TURN", 0.0)

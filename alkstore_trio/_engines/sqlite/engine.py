@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -20,12 +21,12 @@ import anyio.lowlevel
 from ... import _ops as ops
 from ..._engine import Traits
 from ..._errors import Closed, DatabaseError
-from ..._loop import Turns, call_soon_threadsafe, unbroken, withdrawable
+from ..._loop import Event, Turns, call_soon_threadsafe, event_class, unbroken, withdrawable
 from ..._ops import Op
 from ..._rules.bounds import reading
 from ..._wake import Hub
 from .. import sqlops
-from .file import File
+from .file import File, Session
 from .ids import BLOCK, Ids
 from .joined import JoinedSqlite
 from .peers import POKE, HashedHub, Peers
@@ -42,6 +43,7 @@ _SAFETY_POLL = 1.0  # seconds after which a lost hint is made up for
 _BLIND_POLL = 0.05  # the same where there are no hints
 _JOINED_FOR = 30.0  # seconds for which an application's transaction that was joined is watched
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.02  # seconds between two looks meanwhile
+_LONGEST_COMMIT = 60.0  # seconds between a wake's instant and its commit, at most; longer ones cost a spurious wake
 _PREFETCH = 8  # jobs that a worker has one commit claim ahead
 
 
@@ -68,7 +70,8 @@ class SqliteEngine:
         self._marks = hub.marks
         self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
         self.holder: Hold | None = None  # the transaction that holds the writer
-        self.origin = uuid4().int >> 65  # that tells this store's wakes from others', in 63 bits
+        self.origin, self.joined = _origin(), _origin()  # of wakes by this store's commits, and by those that it joined
+        self.joined_wakes = count(1)
         self.peers = Peers(file.path, f"{os.getpid()}-{self.origin:x}")
         self.ids = Ids(self._reserve, self._ask_for_ids)
         self._clock = clock
@@ -77,11 +80,15 @@ class SqliteEngine:
         self._finished: deque[Request] = deque()
         self._writer = Writer(file, self.origin, self.peers, self._post)
         self._readers = Readers(file, self._post)
-        self._ends: list[anyio.Event] = []
+        self._event = event_class()
+        self._ends: list[Event] = []  # of the readers, and of the task that hears
+        self._writer_ended = self._event()
         self._process = os.getpid()
         self._closed = False
         self._hearing = anyio.CancelScope()
-        self._seen = 0  # of the wakes in the file
+        self._seen: dict[int, int] = {}  # of the wakes in the file, the last of each origin
+        self._prunings = 0
+        self._looked_at = 0.0  # unix time
         self._joined_until = 0.0  # by the monotonic clock
 
     def __repr__(self) -> str:
@@ -95,42 +102,42 @@ class SqliteEngine:
 
     async def open(self) -> None:
         """Start the threads on the file, or say why not."""
-        event = anyio.Event()
-        opening = Request(lambda session, _: session.run(sqlops.last_wake()), 0.0, lambda _: event.set())
-        self._writer.start(opening, self._ending())
+        event = self._event()
+        opening = Request(self._listening, 0.0, lambda _: event.set())
+        self._writer.start(opening, Request(lambda *_: None, 0.0, lambda _: self._writer_ended.set()))
         try:
             await event.wait()
             if opening.error is not None:
                 raise opening.error
         except BaseException:
             self._closed = True
-            self._writer.close()
-            await unbroken(self._ended)
-            self._writer.join()
+            await unbroken(self._end)
             raise
-        self._seen = opening.answer
+        self._take_in(opening.answer)
         self.peers.open()
         self._readers.start(self._ending)
 
     def _ending(self) -> Request:
-        """What a thread posts when it ends."""
-        event = anyio.Event()
+        """What a reader posts when it ends."""
+        event = self._event()
         self._ends.append(event)
         return Request(lambda *_: None, 0.0, lambda _: event.set())
-
-    async def _ended(self) -> None:
-        for event in self._ends:
-            await event.wait()
 
     async def aclose(self) -> None:
         if not self._closed:
             self._closed = True
             self.hub.close()
             self._hearing.cancel()
-            self._writer.unused = self.ids.empty()
-            self._writer.close()
             self._readers.close()
-        await unbroken(self._ended)
+        await unbroken(self._end)
+
+    async def _end(self) -> None:
+        """End the writer after all others: of connections that close side by side none tidies up the WAL."""
+        for event in self._ends:
+            await event.wait()
+        self._writer.unused.extend(self.ids.empty())
+        self._writer.close()
+        await self._writer_ended.wait()
         self._writer.join()
         self._readers.join()
         self.peers.close()
@@ -210,7 +217,7 @@ class SqliteEngine:
         ``landed`` is called with the answer before anybody else runs, ``withdrawn`` if it never was. Work that is
         ``breakable`` is broken off when its caller is cancelled.
         """
-        event = anyio.Event()
+        event = self._event()
         broken = False
 
         def finished(request: Request) -> None:
@@ -287,7 +294,7 @@ class SqliteEngine:
         """Wake whoever other stores have woken, until closed."""
         if self._closed:
             return
-        ended = anyio.Event()
+        ended = self._event()
         self._ends.append(ended)
         try:
             with self._hearing:
@@ -330,17 +337,39 @@ class SqliteEngine:
                 return self.peers.read()
         return set()
 
+    def _listening(self, session: Session, now: float) -> sqlops.Heard:
+        return session.run(sqlops.heard(self.origin))
+
     async def _look(self) -> None:
+        looked_at = self._looked_at
         try:
-            channels, self._seen, missed = await self.ask(
-                self._readers.submit, lambda session, _: session.run(sqlops.heard(self._seen, self.origin))
-            )
+            heard: sqlops.Heard = await self.ask(self._readers.submit, self._listening)
         except DatabaseError as error:
             log.warning("looking for wakes: %s; trying again", error)
             return
-        if missed:
+        pruned = heard.prunings != self._prunings and heard.pruned_until > looked_at - _LONGEST_COMMIT
+        channels = self._take_in(heard)
+        if pruned:
             self.hub.reconnected()
-        self.hub.fire(channels)
+        else:
+            self.hub.fire(channels)
+
+    def _take_in(self, heard: sqlops.Heard) -> list[str]:
+        """The channels that were woken since the last time."""
+        seen, self._seen = self._seen, {}
+        channels = []
+        for channel, origin, seq in heard.wakes:
+            if seq > seen.get(origin, 0):
+                channels.append(channel)
+            self._seen[origin] = max(seq, self._seen.get(origin, 0))
+        self._prunings = heard.prunings
+        self._looked_at = time.time()
+        return channels
+
+
+def _origin() -> int:
+    """A number that no other store has, as SQLite takes it."""
+    return uuid4().int >> 65
 
 
 def doing(op: Op[Any], ids: Sequence[int] = ()) -> Work:

@@ -176,6 +176,8 @@ class File:
                 raise DatabaseError(f"{self.path!r} is a folder: name a file in it")
             if not stat.S_ISREG(mode):
                 raise DatabaseError(f"{self.path!r} is no regular file: name another")
+            if not os.access(self.path, os.R_OK | os.W_OK):
+                raise DatabaseError(f"{self.path!r} {_BROKEN[sqlite3.SQLITE_READONLY]}")
         system = _file_system(folder)
         if system in _NETWORK:
             raise DatabaseError(

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["JoinedSqlite"]
 
 A = TypeVar("A")
-
-_NOBODY = 0  # the origin of wakes that every store has yet to hear, the joined one too
 
 
 class JoinedSqlite:
@@ -64,7 +63,9 @@ class JoinedSqlite:
                 ids = session.run(sqlops.reserve(n)) if n else ()
                 answer: A = session.run(sqlops.HANDLERS[op.__class__](op, self._engine.now(), ids))
                 channels = op.wakes(answer)
-                session.run(sqlops.wake(channels, _NOBODY))
+                if channels:
+                    wakes = sqlops.wake(channels, self._engine.joined, next(self._engine.joined_wakes), time.time())
+                    session.run(wakes)
                 session.query("release alkstore")
             except BaseException:
                 if self._connection.in_transaction:

@@ -8,6 +8,7 @@ import logging
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
@@ -20,6 +21,7 @@ __all__ = ["POKE", "HashedHub", "Peers", "mark"]
 log = logging.getLogger("alkstore_trio")
 
 _SIZE = 8  # bytes of a mark; a FIFO takes and gives a few of them whole
+_TICK = 1_000_000_000  # ns within which a folder may change twice under one time stamp; on most systems far less
 _PIPE = 65_536  # bytes that one read takes: all that a FIFO holds on Linux
 POKE = bytes(_SIZE)  # an application's own transaction holds wakes that nobody will announce
 
@@ -59,6 +61,8 @@ class Peers:
         self._own: int | None = None
         self._held_open: int | None = None
         self._others: dict[str, int] = {}
+        self._known: list[str] = []
+        self._listed = 0  # when the folder that was listed had last changed, in ns
         self._lock = threading.Lock()
 
     @property
@@ -105,15 +109,23 @@ class Peers:
         with self._lock:
             if self._own is None:
                 return
-            try:
-                names = set(os.listdir(self._folder))
-            except OSError:
-                return
-            for gone in self._others.keys() - names:
-                os.close(self._others.pop(gone))
-            for name in names:
-                if not name.startswith(".") and (oneself or name != self._name):
+            for name in self._names():
+                if oneself or name != self._name:
                     self._write(name, message)
+
+    def _names(self) -> list[str]:
+        """The FIFOs that there are, listed anew when the folder has changed or may have without showing it."""
+        try:
+            changed_at = os.stat(self._folder).st_mtime_ns
+            if changed_at != self._listed:
+                names = {name for name in os.listdir(self._folder) if not name.startswith(".")}
+                for gone in self._others.keys() - names:
+                    os.close(self._others.pop(gone))
+                self._known = sorted(names)
+                self._listed = changed_at if changed_at < time.time_ns() - _TICK else 0
+        except OSError:
+            return []
+        return self._known
 
     def _write(self, name: str, message: bytes) -> None:
         try:

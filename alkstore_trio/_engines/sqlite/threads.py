@@ -143,7 +143,7 @@ class Writer:
         self._closing = False
         self._over = False
         self._checkpoints = Checkpoints(file)
-        self._woken = 0
+        self._wakes = 0  # commits that woke somebody
         self._session: Session
         self._thread = Thread(target=self._main, name="alkstore writer", daemon=True)
 
@@ -323,9 +323,9 @@ class Writer:
     def _commit(self, group: list[Request]) -> None:
         channels = dict.fromkeys(channel for request in group for channel in request.channels)
         if channels:
-            self._session.run(wake(channels, self._origin))
-            self._woken += 1
-            if self._woken % _PRUNE_EVERY == 0:
+            self._wakes += 1
+            self._session.run(wake(channels, self._origin, self._wakes, time.time()))
+            if self._wakes % _PRUNE_EVERY == 0:
                 self._session.run(prune(_WAKES_KEPT))
         self._session.commit()
         if channels:
@@ -451,7 +451,8 @@ class Readers:
     def join(self) -> None:
         """Wait for the threads, which have said that they are ending."""
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # it was started
+                thread.join()
 
     # The threads
 

@@ -1,0 +1,298 @@
+"""Effects in a transaction that the application holds on a connection of its own, and alone commits."""
+
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from alkstore_trio import (
+    Closed,
+    DatabaseError,
+    InvalidName,
+    Job,
+    StopToken,
+    Store,
+    SyncJoinedTx,
+    open_memory,
+    open_sqlite,
+)
+
+pytestmark = pytest.mark.anyio
+
+_BOUND = 20.0  # seconds after which a test hangs
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "app.db")
+
+
+@pytest.fixture
+async def store(path: str) -> AsyncIterator[Store]:
+    async with open_sqlite(path, durability="normal") as opened:
+        yield opened
+
+
+@pytest.fixture
+def connection(store: Store, path: str) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as opened:
+        opened.execute("create table app(name text)")
+        yield opened
+
+
+def _everything(joined: SyncJoinedTx) -> None:
+    joined.enqueue_tx("q", "job", priority=3)
+    joined.outbox_enqueue_tx("o", "message")
+    joined.publish_tx("s", "event")
+    joined.publish_with_key_tx("s", "key", "keyed")
+    joined.save_offset_tx("s", "consumer", 1)
+    joined.notify_tx("c")
+
+
+async def _counts(store: Store) -> list[int]:
+    return [
+        (await store.queue("q").statistics()).pending,
+        (await store.outbox("o").statistics()).pending,
+        len(await store.stream("s").read_since(0, 10)),
+        await store.stream("s").get_offset("consumer"),
+    ]
+
+
+async def test_effects_stand_once_the_application_commits(store: Store, connection: sqlite3.Connection) -> None:
+    connection.execute("begin immediate")
+    connection.execute("insert into app values ('mine')")
+    joined = store.join(connection)
+    _everything(joined)
+    assert await _counts(store) == [0, 0, 0, 0]
+    connection.execute("commit")
+    assert await _counts(store) == [1, 1, 2, 1]
+    assert [event.key for event in await store.stream("s").read_since(0, 10)] == [None, "key"]
+
+
+async def test_nothing_is_left_once_it_rolls_back(store: Store, connection: sqlite3.Connection) -> None:
+    connection.execute("begin immediate")
+    _everything(store.join(connection))
+    connection.execute("rollback")
+    assert await _counts(store) == [0, 0, 0, 0]
+    assert await store.queues() == await store.streams() == []
+
+
+async def test_the_transaction_reads_its_own_effects(store: Store, connection: sqlite3.Connection) -> None:
+    connection.execute("begin immediate")
+    joined = store.join(connection)
+    job_id = joined.enqueue_tx("q", {"a": 1}, delay=60)
+    offset = joined.publish_tx("s", "event")
+    assert joined.save_offset_tx("s", "consumer", 0) is False
+    job = joined.get_job_tx("q", job_id)
+    assert isinstance(job, Job)
+    assert job.payload == {"a": 1}
+    assert job.run_at == pytest.approx(job.created_at + 60)
+    assert joined.get_job_tx("other", job_id) is None
+    assert [event.offset for event in joined.read_since_tx("s", 0, 5)] == [offset]
+    assert joined.read_since_tx("s", 0, 0) == []
+    assert joined.save_offset_tx("s", "consumer", offset) is True
+    assert joined.get_offset_tx("s", "consumer") == offset
+    assert joined.read_from_consumer_tx("s", "consumer", 5) == []
+    connection.execute("commit")
+
+
+async def test_ids_are_the_stores_own(store: Store, connection: sqlite3.Connection) -> None:
+    before = await store.queue("q").enqueue("before")
+    connection.execute("begin immediate")
+    joined = store.join(connection)
+    inside = [joined.enqueue_tx("q", number) for number in range(3)]
+    connection.execute("commit")
+    after = await store.queue("q").enqueue_many(range(600))
+    assert len({before, *inside, *after}) == 604
+
+
+async def test_a_connection_without_a_transaction_is_told_to_begin(
+    store: Store, connection: sqlite3.Connection
+) -> None:
+    with pytest.raises(RuntimeError, match="begin"):
+        store.join(connection)
+    connection.execute("begin immediate")
+    joined = store.join(connection)
+    connection.execute("commit")
+    with pytest.raises(RuntimeError, match="begin"):
+        joined.enqueue_tx("q", 1)
+
+
+async def test_a_connection_to_something_else_is_refused(store: Store, tmp_path: Path) -> None:
+    for other in (":memory:", str(tmp_path / "other.db")):
+        with closing(sqlite3.connect(other, isolation_level=None)) as connection:
+            connection.execute("begin")
+            with pytest.raises(ValueError, match="the store"):
+                store.join(connection)
+            assert connection.in_transaction
+    with pytest.raises(TypeError, match=r"sqlite3\.Connection"):
+        store.join(object())
+
+
+async def test_memory_has_nothing_to_join() -> None:
+    async with open_memory() as store:
+        with pytest.raises(RuntimeError, match="begin_tx"):
+            store.join(object())
+
+
+async def test_an_argument_error_leaves_the_transaction_as_it_was(store: Store, connection: sqlite3.Connection) -> None:
+    connection.execute("begin immediate")
+    joined = store.join(connection)
+    first = joined.enqueue_tx("q", 1)
+    with pytest.raises(InvalidName):
+        joined.enqueue_tx("", 2)
+    assert joined.enqueue_tx("q", 3) == first + 1
+    connection.execute("commit")
+    assert [job.payload for job in await store.queue("q").jobs()] == [1, 3]
+
+
+async def test_what_the_application_has_set_on_its_connection_leads_nobody_astray(
+    store: Store, connection: sqlite3.Connection
+) -> None:
+    connection.row_factory = lambda cursor, row: {"row": row}
+    connection.text_factory = bytes
+    connection.execute("begin immediate")
+    joined = store.join(connection)
+    job_id = joined.enqueue_tx("q", "job")
+    job = joined.get_job_tx("q", job_id)
+    assert job is not None
+    assert job.payload == "job"
+    assert connection.text_factory is bytes
+    assert connection.execute("select 'x'").fetchone() == {"row": (b"x",)}
+    connection.execute("commit")
+
+
+async def test_a_legacy_transaction_of_the_driver_is_joined_too(store: Store, path: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("create table app(name text)")
+        connection.execute("insert into app values ('opens a transaction')")
+        store.join(connection).enqueue_tx("q", 1)
+        connection.rollback()
+        assert await store.queues() == []
+        connection.execute("insert into app values ('again')")
+        store.join(connection).enqueue_tx("q", 2)
+        connection.commit()
+    assert await store.queues() == ["q"]
+
+
+async def test_each_effect_is_all_or_nothing(store: Store, connection: sqlite3.Connection) -> None:
+    connection.execute("begin immediate")
+    joined = store.join(connection)
+    joined.publish_tx("s", "before")
+    # The events cannot be written, after the stream's counter was.
+    connection.execute(
+        "create temp trigger broken before insert on alkstore_events begin select raise(abort, 'broken'); end"
+    )
+    with pytest.raises(DatabaseError, match="broken"):
+        joined.publish_tx("s", "lost")
+    connection.execute("drop trigger broken")
+    assert joined.publish_tx("s", "after") == 2
+    connection.execute("commit")
+    assert [event.payload for event in await store.stream("s").read_since(0, 10)] == ["before", "after"]
+
+
+async def test_a_stale_snapshot_is_retryable(store: Store, connection: sqlite3.Connection) -> None:
+    connection.execute("begin")
+    connection.execute("select * from app").fetchall()
+    await store.queue("q").enqueue("meanwhile")
+    joined = store.join(connection)
+    with pytest.raises(DatabaseError) as caught:
+        joined.enqueue_tx("q", "on an old snapshot")
+    assert caught.value.retryable
+    assert isinstance(caught.value.__cause__, sqlite3.Error)
+    connection.execute("rollback")
+    connection.execute("begin immediate")
+    store.join(connection).enqueue_tx("q", "anew")
+    connection.execute("commit")
+    assert (await store.queue("q").statistics()).pending == 2
+
+
+async def test_a_connection_of_another_thread_is_misuse(store: Store, path: str) -> None:
+    opened: list[sqlite3.Connection] = []
+    ready, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("begin immediate")
+            opened.append(connection)
+            ready.set()
+            done.wait(_BOUND)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        await anyio.to_thread.run_sync(ready.wait)
+        with pytest.raises(RuntimeError, match="thread"):
+            store.join(opened[0])
+    finally:
+        done.set()
+        await anyio.to_thread.run_sync(thread.join)
+
+
+async def test_it_works_in_a_thread_without_a_loop(store: Store, path: str) -> None:
+    def work() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("begin immediate")
+            joined = store.join(connection)
+            _everything(joined)
+            connection.execute("commit")
+            joined.wake()
+
+    async with store.listen("c") as wakes:
+        await anyio.to_thread.run_sync(work)
+        with anyio.fail_after(_BOUND):
+            await wakes.receive()
+    assert await _counts(store) == [1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+async def test_a_worker_a_subscriber_and_a_listener_are_woken_after_the_commit(
+    store: Store, connection: sqlite3.Connection, path: str, told: bool
+) -> None:
+    stop = StopToken()
+
+    async def handler(job: Job) -> None:
+        stop.cancel()
+
+    async with (
+        open_sqlite(path, durability="normal") as other,
+        other.listen("c") as wakes,
+        other.stream("s").subscribe("consumer") as events,
+        anyio.create_task_group() as tasks,
+    ):
+        worker: Callable[..., Any] = other.queue("q").run_worker
+        tasks.start_soon(lambda: worker(handler, stop=stop))
+        connection.execute("begin immediate")
+        joined = store.join(connection)
+        joined.enqueue_tx("q", "job")
+        joined.publish_tx("s", "event")
+        joined.notify_tx("c")
+        with pytest.raises(anyio.WouldBlock):
+            wakes.receive_nowait()
+        connection.execute("commit")
+        if told:
+            joined.wake()
+        with anyio.fail_after(_BOUND):
+            await wakes.receive()
+            assert (await events.receive()).payload == "event"
+            await stop.wait()
+
+
+async def test_a_closed_store_joins_nothing(store: Store, connection: sqlite3.Connection) -> None:
+    connection.execute("begin immediate")
+    joined = store.join(connection)
+    await store.aclose()
+    with pytest.raises(Closed):
+        joined.enqueue_tx("q", 1)
+    with pytest.raises(Closed):
+        store.join(connection)
