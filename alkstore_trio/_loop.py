@@ -19,9 +19,9 @@ __all__ = [
     "cancellation_check",
     "event_class",
     "full_checkpoint",
+    "insist",
     "is_cancelling",
     "unbroken",
-    "withdrawable",
 ]
 
 T = TypeVar("T")
@@ -155,25 +155,20 @@ def _cancel_later() -> None:
     asyncio.get_running_loop().call_soon(hand_on)
 
 
-async def withdrawable(done: Event, withdraw: Callable[[], bool]) -> None:
-    """Wait for something that others do. Cancelled, take it back if ``withdraw()`` can, else wait on.
+async def insist(done: Event, interruption: BaseException) -> None:
+    """Wait on for what can no longer be taken back, having been interrupted.
 
-    A cancellation that came too late is delivered at the caller's next checkpoint.
+    A cancellation is delivered at the caller's next checkpoint; anything else is raised at the end.
     """
-    try:
-        await done.wait()
-    except BaseException as interruption:
-        if withdraw():
-            raise
-        cancelled = anyio.get_cancelled_exc_class()
-        bare = anyio.current_effective_deadline() > float("-inf")  # a scope delivers its cancellation again by itself
-        while not done.is_set():
-            with anyio.CancelScope(shield=True):
-                try:
-                    await done.wait()
-                except cancelled:  # a bare ``Task.cancel()``, which heeds no shield
-                    bare = True
-        if not isinstance(interruption, cancelled):
-            raise
-        if bare:
-            _cancel_later()
+    cancelled = anyio.get_cancelled_exc_class()
+    bare = anyio.current_effective_deadline() > float("-inf")  # a scope delivers its cancellation again by itself
+    while not done.is_set():
+        with anyio.CancelScope(shield=True):
+            try:
+                await done.wait()
+            except cancelled:  # a bare ``Task.cancel()``, which heeds no shield
+                bare = True
+    if not isinstance(interruption, cancelled):
+        raise interruption
+    if bare:
+        _cancel_later()

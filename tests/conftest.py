@@ -3,6 +3,7 @@ from hypothesis import settings
 
 pytest.register_assert_rewrite("alkstore_trio.testing.conformance")
 
-# The suite is the same at each run; `--hypothesis-profile=default` goes looking for more.
+# The suite is the same at each run; `--hypothesis-profile=default` goes looking for more, `=long` for much more.
 settings.register_profile("suite", derandomize=True, deadline=None)
+settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile("suite")

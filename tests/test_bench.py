@@ -11,6 +11,12 @@ ROWS = {
     "jobs": ["one / reference", "batch / reference", "one on asyncio / one", "batch on asyncio / batch"],
     "memory": ["plain", "delayed", "expiring"],
     "peers": ["alkstore on trio", "alkstore on asyncio"],
+    "sqlite": [
+        "1 task / floor",
+        "64 tasks, each alone / 64 tasks",
+        "batches / floor, 100 a transaction",
+        "stream / raw",
+    ],
     "streams": ["stream / list", "subscriber / list"],
     "transactions": ["in transactions of 10 / auto-committed", "in one of 100 / auto-committed"],
     "wakes": ["notify / trio.Event"],

@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import anyio
-import anyio.lowlevel
 
 from ... import _ops as ops
 from ..._engine import Traits
 from ..._errors import Closed, DatabaseError
-from ..._loop import Event, Turns, call_soon_threadsafe, event_class, unbroken, withdrawable
+from ..._loop import Event, Turns, call_soon_threadsafe, event_class, insist, unbroken
 from ..._ops import Op
 from ..._rules.bounds import reading
 from ..._wake import Hub
@@ -78,8 +77,8 @@ class SqliteEngine:
         self._turns = Turns()
         self._call_soon = call_soon_threadsafe()
         self._finished: deque[Request] = deque()
-        self._writer = Writer(file, self.origin, self.peers, self._post)
-        self._readers = Readers(file, self._post)
+        self._writer = Writer(file, self.origin, self.peers, self.post)
+        self._readers = Readers(file, self.post)
         self._event = event_class()
         self._ends: list[Event] = []  # of the readers, and of the task that hears
         self._writer_ended = self._event()
@@ -102,11 +101,10 @@ class SqliteEngine:
 
     async def open(self) -> None:
         """Start the threads on the file, or say why not."""
-        event = self._event()
-        opening = Request(self._listening, 0.0, lambda _: event.set())
-        self._writer.start(opening, Request(lambda *_: None, 0.0, lambda _: self._writer_ended.set()))
+        opening = Request(self._listening, 0.0, self._event())
+        self._writer.start(opening, Request(_nothing, 0.0, self._writer_ended))
         try:
-            await event.wait()
+            await opening.done.wait()
             if opening.error is not None:
                 raise opening.error
         except BaseException:
@@ -119,11 +117,12 @@ class SqliteEngine:
 
     def _ending(self) -> Request:
         """What a reader posts when it ends."""
-        event = self._event()
-        self._ends.append(event)
-        return Request(lambda *_: None, 0.0, lambda _: event.set())
+        self._ends.append(self._event())
+        return Request(_nothing, 0.0, self._ends[-1])
 
     async def aclose(self) -> None:
+        if os.getpid() != self._process:  # a fork has no threads to end, and the file is its parent's
+            return
         if not self._closed:
             self._closed = True
             self.hub.close()
@@ -177,8 +176,15 @@ class SqliteEngine:
         if not (n := sqlops.ids_of(op)):
             answer = await self.ask(self.submit, doing(op), op.wakes)
             return answer
-        ids = await self.ids.get(n)
-        answer = await self.ask(self.submit, doing(op, ids), op.wakes, withdrawn=lambda: self.ids.put_back(ids))
+        ids = self.ids.take(n) or await self.ids.get(n)
+
+        def withdraw(request: Request) -> bool:
+            withdrawn = request.take()
+            if withdrawn:
+                self.ids.put_back(ids)
+            return withdrawn
+
+        answer = await self.ask(self.submit, doing(op, ids), op.wakes, withdraw)
         return answer
 
     async def begin(self) -> SqliteTx:
@@ -207,46 +213,32 @@ class SqliteEngine:
         submit: Callable[[Request], object],
         work: Work,
         wakes: Callable[[Any], Iterable[str]] = nobody,
-        landed: Callable[[Any], object] | None = None,
-        withdrawn: Callable[[], object] | None = None,
-        breakable: bool = False,
+        withdraw: Callable[[Request], bool] = Request.take,
         **options: Any,
     ) -> Any:
-        """What some work comes to. Cancelled before a thread has taken it, it never was; after that it is waited for.
-
-        ``landed`` is called with the answer before anybody else runs, ``withdrawn`` if it never was. Work that is
-        ``breakable`` is broken off when its caller is cancelled.
-        """
-        event = self._event()
-        broken = False
-
-        def finished(request: Request) -> None:
-            if landed is not None and request.error is None:
-                landed(request.answer)
-            event.set()
-
-        def withdraw() -> bool:
-            nonlocal broken
-            if request.take():
-                if withdrawn is not None:
-                    withdrawn()
-                return True
-            if breakable:
-                broken = True
-                self._writer.interrupt()
-            return False
-
+        """What some work comes to. Cancelled, it never was if ``withdraw`` succeeds; otherwise it is waited for."""
+        done = self._event()
         now = None if self._clock is None else reading(self._clock())
-        request = Request(work, now, finished, wakes, **options)
+        request = Request(work, now, done, wakes, **options)
         submit(request)
-        await withdrawable(event, withdraw)
+        try:
+            await done.wait()
+        except BaseException as interruption:
+            if withdraw(request):
+                raise
+            await insist(done, interruption)
         if request.error is not None:
-            if broken:
-                await anyio.lowlevel.checkpoint()
             raise request.error
         return request.answer
 
-    def _post(self, requests: Sequence[Request]) -> None:
+    def break_off(self, request: Request) -> bool:
+        """Withdraw a request, or have the statement that it is at end with an error."""
+        withdrawn = request.take()
+        if not withdrawn:
+            self._writer.interrupt()
+        return withdrawn
+
+    def post(self, requests: Sequence[Request]) -> None:
         """Hand finished requests to the loop; called in the threads."""
         self._finished.extend(requests)
         self._call_soon(self._deliver)
@@ -255,18 +247,25 @@ class SqliteEngine:
         finished = self._finished
         while finished:
             request = finished.popleft()
-            if request.channels and self.hub.channels:
+            if request.channels and request.error is None and self.hub.channels:
                 self.hub.fire(request.channels)
-            request.finished(request)
+            if request.settled is not None:
+                request.settled(request)
+            request.done.set()
 
     async def _reserve(self, n: int) -> None:
-        await self.ask(self.submit, _reserving(n), landed=self.ids.add)
+        await self.ask(self.submit, _reserving(n), settled=self._reserved)
+
+    def _reserved(self, request: Request) -> None:
+        if request.error is None:
+            self.ids.add(request.answer)
 
     def _ask_for_ids(self) -> None:
-        def finished(request: Request) -> None:
-            self.ids.answered(range(0) if request.error is not None else request.answer)
+        self.submit(Request(_reserving(BLOCK), 0.0, self._event(), settled=self._answered))
 
-        self.submit(Request(_reserving(BLOCK), 0.0, finished))
+    def _answered(self, request: Request) -> None:
+        self.ids.asked = False
+        self._reserved(request)
 
     # Who holds the writer
 
@@ -376,6 +375,10 @@ def doing(op: Op[Any], ids: Sequence[int] = ()) -> Work:
     """The work of an op."""
     handler = sqlops.HANDLERS[op.__class__]
     return lambda session, now: session.run(handler(op, now, ids))
+
+
+def _nothing(session: Session, now: float) -> None:
+    """The work of a request that only says that something has happened."""
 
 
 def _reserving(n: int) -> Work:

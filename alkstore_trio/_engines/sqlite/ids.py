@@ -67,14 +67,21 @@ class Pool:
 class Ids(Pool):
     """The pool of a store, which asks for more before it runs dry."""
 
-    __slots__ = ("_ask", "_asked", "_filling", "_reserve")
+    __slots__ = ("_ask", "_filling", "_reserve", "asked")
 
     def __init__(self, reserve: Callable[[int], Awaitable[object]], ask: Callable[[], None]) -> None:
         super().__init__()
         self._reserve = reserve  # has so many added, and waits for it
-        self._ask = ask  # has `answered` called some time
-        self._asked = False
+        self._ask = ask  # has a block added some time
+        self.asked = False  # and not answered yet
         self._filling = anyio.Lock(fast_acquire=True)
+
+    def take(self, n: int) -> Sequence[int] | None:
+        ids = super().take(n)
+        if self.left < _LOW and not self.asked:
+            self.asked = True
+            self._ask()
+        return ids
 
     async def get(self, n: int) -> Sequence[int]:
         """The first ``n``, reserved if need be."""
@@ -82,12 +89,4 @@ class Ids(Pool):
             async with self._filling:
                 if n > self.left:
                     await self._reserve(max(n - self.left, BLOCK))
-        if self.left < _LOW and not self._asked:
-            self._asked = True
-            self._ask()
         return ids
-
-    def answered(self, ids: range) -> None:
-        """What came of asking: a block, or none."""
-        self._asked = False
-        self.add(ids)

@@ -4,6 +4,7 @@ What was woken stands in the database, written by the very transaction that caus
 a look, by the hashes of the channels. A hint may be lost, and then the safety poll finds what it stood for.
 """
 
+import errno
 import logging
 import os
 import stat
@@ -22,7 +23,10 @@ log = logging.getLogger("alkstore_trio")
 
 _SIZE = 8  # bytes of a mark; a FIFO takes and gives a few of them whole
 _TICK = 1_000_000_000  # ns within which a folder may change twice under one time stamp; on most systems far less
-_PIPE = 65_536  # bytes that one read takes: all that a FIFO holds on Linux
+_WHOLE = 512  # bytes that a FIFO takes whole or not at all, as POSIX has it
+_OPENING = 60.0  # seconds that no store takes to open
+_PIPE = 65_536  # bytes that one read takes
+_MANY = 4_096  # bytes that may be all that a FIFO holds: when there were so many, others were lost
 POKE = bytes(_SIZE)  # an application's own transaction holds wakes that nobody will announce
 
 
@@ -89,19 +93,25 @@ class Peers:
         hidden, final = (os.path.join(self._folder, name) for name in (f".{self._name}", self._name))
         while True:
             try:
-                os.mkdir(self._folder)
-                os.chmod(self._folder, mode | (mode & 0o444) >> 2)
-            except FileExistsError:
-                pass
-            try:
+                with suppress(FileExistsError):
+                    os.mkdir(self._folder)
+                    os.chmod(self._folder, mode | (mode & 0o444) >> 2)
                 os.mkfifo(hidden)
                 break
             except FileNotFoundError:  # the last store before us has just taken the folder away
                 continue
+        self._tidy()
         os.chmod(hidden, mode)
         self._own = os.open(hidden, os.O_RDONLY | os.O_NONBLOCK)
         self._held_open = os.open(hidden, os.O_WRONLY | os.O_NONBLOCK)  # so that it never reads as ended
         os.rename(hidden, final)  # only now do others see it: one without a reader would be taken for a leftover
+
+    def _tidy(self) -> None:
+        """Remove what stores have left that were killed while they opened: by age, since others may have other pids."""
+        for entry in os.scandir(self._folder):
+            with suppress(OSError):
+                if entry.name.startswith(".") and entry.stat().st_mtime < time.time() - _OPENING:
+                    os.unlink(entry.path)
 
     def tell(self, marks: Iterable[bytes], *, oneself: bool = False) -> None:
         """Hint to every other store on the file."""
@@ -133,12 +143,13 @@ class Peers:
             if descriptor is None:
                 fifo = os.path.join(self._folder, name)
                 descriptor = self._others[name] = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-            for start in range(0, len(message), 4_096):  # what a FIFO takes whole or not at all, POSIX says 512
-                os.write(descriptor, message[start : start + 4_096])
+            for start in range(0, len(message), _WHOLE):
+                os.write(descriptor, message[start : start + _WHOLE])
         except BlockingIOError:  # its reader sleeps, with enough in the FIFO to wake it
             pass
-        except OSError:  # its reader is dead
-            self._forget(name)
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.EPIPE):  # its reader is dead
+                self._forget(name)
 
     def _forget(self, name: str) -> None:
         descriptor = self._others.pop(name, None)
@@ -154,7 +165,7 @@ class Peers:
             message = os.read(self._own, _PIPE)
         except BlockingIOError:
             return set()
-        if len(message) == _PIPE or len(message) % _SIZE:
+        if len(message) > _MANY - _WHOLE or len(message) % _SIZE:
             return None
         return {message[start : start + _SIZE] for start in range(0, len(message), _SIZE)}
 

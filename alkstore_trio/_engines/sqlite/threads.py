@@ -8,13 +8,14 @@ import logging
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Protocol, TypeVar
 
 from ..._errors import Closed, DatabaseError
+from ..._loop import Event
 from ..sqlops import give_back, prune, wake
 from .file import Checkpoints, File, Session, failure, is_busy
 from .peers import Peers, mark
@@ -51,12 +52,13 @@ class Request:
         "_taken",
         "answer",
         "channels",
+        "done",
         "ends",
         "error",
-        "finished",
         "hold",
         "now",
         "queued_at",
+        "settled",
         "wakes",
         "work",
     )
@@ -65,15 +67,17 @@ class Request:
         self,
         work: Work,
         now: float | None,
-        finished: Callable[["Request"], object],
+        done: Event,
         wakes: Callable[[Any], Iterable[str]] = nobody,
+        settled: Callable[["Request"], object] | None = None,
         hold: "Hold | None" = None,
         ends: bool = False,
     ) -> None:
         self.work = work
         self.now = now  # None: what the host's clock says when it is done
-        self.finished = finished  # called in the loop
+        self.done = done  # set in the loop
         self.wakes = wakes  # the channels that its answer wakes
+        self.settled = settled  # called in the loop before anybody else runs
         self.hold = hold  # what it takes the writer for
         self.ends = ends  # whether it commits what holds the writer
         self.queued_at = time.monotonic()
@@ -100,9 +104,10 @@ class Request:
 class Hold:
     """A transaction's grip on the writer."""
 
-    __slots__ = ("began", "inbox", "lives", "task", "who")
+    __slots__ = ("_post", "began", "inbox", "lives", "task", "who")
 
-    def __init__(self, task: int, who: str) -> None:
+    def __init__(self, task: int, who: str, post: "Post") -> None:
+        self._post = post
         self.task = task  # that a wait for it would be a wait for oneself
         self.who = who
         self.inbox: SimpleQueue[Request | None] = SimpleQueue()
@@ -112,6 +117,15 @@ class Hold:
     def submit(self, request: Request) -> None:
         """Have a request done in the transaction."""
         self.inbox.put(request)
+        if not self.lives:
+            self.refuse_all()
+
+    def refuse_all(self) -> None:
+        """Answer those that came when the writer had left: the store is closed."""
+        refused = list(_drained(self.inbox))
+        for request in refused:
+            request.error = Closed()
+        self._post(refused)
 
     def discard(self) -> None:
         """End the transaction without its effects. May be called in any thread, and twice."""
@@ -178,12 +192,8 @@ class Writer:
             try:
                 self._file.check()
                 self._session = self._file.patiently(self._open, lambda: self._closing, self._receive)
-                self._opened.run(self._session)
-            except sqlite3.Error as error:
-                self._opened.error = _translated(error, self._file)
-                return
             except Exception as error:
-                self._opened.error = error
+                self._opened.error = _translated(error, self._file)
                 return
             finally:
                 self._post([self._opened])
@@ -200,6 +210,7 @@ class Writer:
         session = self._file.connect()
         try:
             self._file.prepare(session)
+            self._opened.run(session)
         except BaseException:
             session.close()
             raise
@@ -306,7 +317,7 @@ class Writer:
                 for request in group:
                     self._alone(request)
         else:
-            self._post(group)
+            self._committed(group)
 
     def _alone(self, request: Request) -> None:
         """Serve a request that was taken with a transaction of its own."""
@@ -318,18 +329,26 @@ class Writer:
             self._rollback()
             self._fail([request], error)
         else:
-            self._post([request])
+            self._committed([request])
 
     def _commit(self, group: list[Request]) -> None:
-        channels = dict.fromkeys(channel for request in group for channel in request.channels)
+        channels = _woken(group)
         if channels:
             self._wakes += 1
             self._session.run(wake(channels, self._origin, self._wakes, time.time()))
             if self._wakes % _PRUNE_EVERY == 0:
                 self._session.run(prune(_WAKES_KEPT))
         self._session.commit()
+
+    def _committed(self, group: list[Request]) -> None:
+        """Hand back what stands now, and hint to the other stores."""
+        self._post(group)
+        channels = _woken(group)
         if channels:
-            self._peers.tell(map(mark, channels))
+            try:
+                self._peers.tell(map(mark, channels))
+            except Exception:  # what stands, stands: the others find it by their safety poll
+                log.exception("%r: hinting to the other stores failed", self._file.path)
 
     def _rollback(self) -> None:
         try:
@@ -347,7 +366,7 @@ class Writer:
     def _tend(self) -> None:
         try:
             self._checkpoints.tend(self._session)
-        except sqlite3.Error as error:
+        except Exception as error:
             log.warning("%r: a checkpoint failed: %s", self._file.path, error)
 
     # A transaction that holds the writer
@@ -358,6 +377,7 @@ class Writer:
             self._serve_until_its_end(request, hold)
         finally:
             hold.lives = False
+            hold.refuse_all()
 
     def _serve_until_its_end(self, request: Request, hold: Hold) -> None:
         since = time.monotonic()
@@ -399,23 +419,42 @@ class Writer:
             request.run(self._session)
             if request.ends:
                 self._commit([request])
-                hold.lives = False
         except (OverflowError, TypeError, ValueError) as error:  # refused before it reached the database
             request.error = error
         except Exception as error:
             self._rollback()
             request.error = _translated(error, self._file)
             hold.lives = False
-        self._post([request])
+        if request.ends and request.error is None:
+            hold.lives = False
+            self._committed([request])
+        else:
+            self._post([request])
         return hold.lives
 
     def _refuse_all(self) -> None:
-        self._receive()
         refused = [request for request in self._waiting if request.take()]
         self._waiting.clear()
+        refused.extend(_drained(self._inbox))
         for request in refused:
             request.error = Closed()
         self._post(refused)
+
+
+def _drained(inbox: "SimpleQueue[Request | None]") -> Iterator[Request]:
+    """Take what is left in an inbox."""
+    while True:
+        try:
+            request = inbox.get_nowait()
+        except Empty:
+            return
+        if request is not None and request.take():
+            yield request
+
+
+def _woken(group: list[Request]) -> dict[str, None]:
+    """The channels that a group's answers wake, each once."""
+    return dict.fromkeys(channel for request in group for channel in request.channels)
 
 
 class Readers:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import TaskInfo
+from anyio.lowlevel import checkpoint
 
 from ... import _ops as ops
+from ..._errors import DatabaseError
 from ..._ops import Op
 from .. import sqlops
 from ..overlay import Effect, Staged, View, effects
@@ -137,7 +139,7 @@ class SqliteTx:
         submit: Callable[[Request], object]
         if hold is None:
             engine.refuse_to_wait_for_oneself()
-            hold = options["hold"] = Hold(self._task.id, self._task.name or "?")
+            hold = options["hold"] = Hold(self._task.id, self._task.name or "?", engine.post)
             submit, work = engine.submit, _replayed(effects(self._staged), work)
         else:
             submit = hold.submit
@@ -160,7 +162,11 @@ class SqliteTx:
         if _ENDING.match(sql, _NOTHING.match(sql).end()):  # type: ignore[union-attr]  # it matches anything
             raise ValueError("a transaction is ended by its own methods, not by a statement")
         await self._engine.checkpoint()
-        rows: list[tuple[Any, ...]] = await self._really(_executing(sql, params), breakable=True)
+        try:
+            rows: list[tuple[Any, ...]] = await self._really(_executing(sql, params), withdraw=self._engine.break_off)
+        except DatabaseError:
+            await checkpoint()  # it may be broken off because its caller is cancelled
+            raise
         return rows
 
     # The end
@@ -172,16 +178,17 @@ class SqliteTx:
         record = effects(self._staged)
         channels = ops.wakes_of_end([(write, answer) for write, answer, _ in record], ())
         if self._hold is not None:
-            await self._really(_nothing, wakes=lambda _: channels, landed=self._share_ids, ends=True)
+            await self._really(_nothing, wakes=lambda _: channels, settled=self._share_ids, ends=True)
         elif record:
             self._engine.refuse_to_wait_for_oneself()
             await self._engine.ask(
                 self._engine.submit, lambda session, _: session.run(sqlops.merge(record)), lambda _: channels
             )
 
-    def _share_ids(self, answer: object) -> None:
-        for block in self._ids.empty():
-            self._engine.ids.add(block)
+    def _share_ids(self, request: Request) -> None:
+        if request.error is None:
+            for block in self._ids.empty():
+                self._engine.ids.add(block)
 
     async def rollback(self) -> None:
         hold, self._hold = self._hold, None

@@ -1,0 +1,256 @@
+"""The other processes of `test_sqlite_processes`: ``python -m tests.engines.sqlite_child ROLE LOOP PATH ...``.
+
+What a child does it says in lines of JSON on its standard output, each written whole before the next step. It asserts
+nothing: its parent reads the lines and judges. It ends by itself, whatever becomes of the parent.
+"""
+
+import itertools
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import NamedTuple
+from unittest.mock import patch
+
+import anyio
+import anyio.to_thread
+
+from alkstore_trio import Store, open_sqlite
+from alkstore_trio._engines.sqlite import file
+from alkstore_trio._engines.sqlite.peers import Peers
+
+__all__ = ["LEASE", "TASKS", "Outcome"]
+
+LEASE = 0.5  # seconds of a claim whose claimant may be killed, after which another child takes the job
+TASKS = 4  # of a child under load
+_LONGEST = 100  # seconds that a child lives at most
+_PADDING = "x" * 500  # so that a few jobs fill a WAL with a low limit
+
+
+def say(*words: object) -> None:
+    """Write a line that a kill a moment later does not take back."""
+    os.write(1, json.dumps(words).encode() + b"\n")
+
+
+# Killed at any instant
+
+
+def forks(loop: str, path: str) -> None:
+    """Fork a child for each name on the standard input; starting a Python for each would cost more than its work."""
+    import trio  # noqa: F401  # what is imported here no child has to import
+
+    while name := sys.stdin.readline().strip():
+        process = os.fork()
+        if not process:
+            signal.alarm(_LONGEST)
+            try:
+                anyio.run(_effects, path, name, backend=loop)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
+        say("pid", process)
+        say("dead", os.waitpid(process, 0)[1])
+
+
+async def _effects(path: str, name: str) -> None:
+    async with open_sqlite(path, durability="normal") as store, anyio.create_task_group() as tasks:
+        for number in range(3):  # several, so that groups are committed
+            tasks.start_soon(_effects_of_a_task, store, name, number)
+
+
+async def _effects_of_a_task(store: Store, name: str, number: int) -> None:
+    choose = random.Random(f"{name}.{number}")
+    consumer = f"task {number}"
+    for n in itertools.count():
+        unique = f"{name}.{number}.{n}"
+        verb = choose.choice([_enqueue, _claim_and_ack, _transaction, _copy if number == 0 else _enqueue])
+        await verb(store, consumer, unique)
+
+
+async def _enqueue(store: Store, consumer: str, unique: str) -> None:
+    say("about to enqueue", unique)
+    await store.queue("jobs", visibility_timeout=LEASE, max_attempts=10_000).enqueue(unique)
+    say("enqueued", unique)
+
+
+async def _claim_and_ack(store: Store, consumer: str, unique: str) -> None:
+    handle = await store.queue("jobs").claim(consumer)
+    if handle is not None:
+        say("about to ack", handle.job.payload)
+        landed = await handle.ack()
+        say("acked" if landed else "refused", handle.job.payload)
+
+
+async def _transaction(store: Store, consumer: str, unique: str) -> None:
+    """Three effects; the publish has the transaction hold the writer."""
+    say("about to commit", unique)
+    async with store.transaction() as tx:
+        offset = await tx.publish_tx("events", [unique, consumer])
+        await tx.save_offset_tx("events", consumer, offset)
+        await tx.enqueue_tx("committed", unique)
+    say("committed", unique)
+
+
+async def _copy(store: Store, consumer: str, unique: str) -> None:
+    """Work on an event exactly once: the effect and the offset in one transaction, staged to its end."""
+    for event in await store.stream("events").read_from_consumer("copier", 1):
+        say("about to copy", event.offset)
+        async with store.transaction() as tx:
+            await tx.enqueue_tx("copies", event.offset)
+            await tx.save_offset_tx("events", "copier", event.offset)
+        say("copied", event.offset)
+
+
+# Stopped with a claim
+
+
+async def claimant(path: str) -> None:
+    """Claim a job of 0.3 seconds; ack it when a line comes."""
+    async with open_sqlite(path, durability="normal") as store:
+        queue = store.queue("jobs", visibility_timeout=0.3)
+        await queue.enqueue("job")
+        handle = await queue.claim("stopped")
+        assert handle is not None
+        say("claimed")
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+        say(await handle.ack())
+
+
+# Under load
+
+
+class Outcome(NamedTuple):
+    """What a child under load has come to."""
+
+    entered: list[str]
+    claimed: list[str]
+    refused: list[str]  # acks
+    checkpoints: int
+    warnings: list[str]
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """What the library logs during the block, but for its remark on the version of SQLite."""
+    messages: list[str] = []
+
+    class Keeping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "fixed in" not in record.getMessage():
+                messages.append(record.getMessage())
+
+    handler = Keeping()
+    logging.getLogger("alkstore_trio").addHandler(handler)
+    try:
+        yield messages
+    finally:
+        logging.getLogger("alkstore_trio").removeHandler(handler)
+
+
+async def load(path: str, name: str, seconds: str, wal_limit: str) -> None:
+    """Enqueue, claim and ack as fast as it goes, and say which jobs went in and out."""
+    file._WAL_LIMIT = int(wal_limit)
+    entered: list[str] = []
+    claimed: list[str] = []
+    refused: list[str] = []
+    copy = file.Checkpoints._copy
+
+    async def work(number: int) -> None:
+        queue = store.queue("jobs")
+        for n in itertools.count():
+            if time.monotonic() > end:
+                return
+            unique = f"{name}.{number}.{n}"
+            await queue.enqueue([unique, _PADDING])
+            entered.append(unique)
+            if n % 8 == 0:
+                continue  # so that the queue grows and a claim meets others' jobs
+            handle = await queue.claim(f"{name}.{number}")
+            if handle is not None:
+                claimed.append(handle.job.payload[0])
+                if not await handle.ack():
+                    refused.append(handle.job.payload[0])
+
+    with patch.object(file.Checkpoints, "_copy", autospec=True, side_effect=copy) as checkpoint, logged() as warnings:
+        async with open_sqlite(path, durability="normal") as store:
+            end = time.monotonic() + float(seconds)
+            async with anyio.create_task_group() as tasks:
+                for number in range(TASKS):
+                    tasks.start_soon(work, number)
+    say(Outcome(entered, claimed, refused, checkpoint.call_count, warnings))
+
+
+async def reopen(path: str, name: str, seconds: str, wal_limit: str) -> None:
+    """Open the file, write and close it, again and again."""
+    file._WAL_LIMIT = int(wal_limit)
+    entered: list[str] = []
+    end = time.monotonic() + float(seconds)
+    with logged() as warnings:
+        while time.monotonic() < end:
+            async with open_sqlite(path, durability="normal") as store:
+                await store.queue("jobs").enqueue([f"{name}.{len(entered)}", _PADDING])
+                entered.append(f"{name}.{len(entered)}")
+    say(Outcome(entered, [], [], 0, warnings))
+
+
+# Waking others
+
+
+async def waker(path: str, behind: str, hints: str) -> None:
+    """Do a verb for each line, and say when it was called. Its clock is ``behind`` by so many seconds."""
+    seconds = float(behind)
+    verbs: dict[str, Callable[[Store, str], Awaitable[object]]] = {
+        "notify": lambda store, _: store.notify("channel"),
+        "enqueue": lambda store, name: store.queue("work").enqueue(name),
+        "publish": lambda store, name: store.stream("stream").publish(name),
+        "schedule": lambda store, name: store.schedule(name, "@every 1h", "scheduled", name),
+    }
+    async with AsyncExitStack() as stack:
+        if hints == "lost":
+            stack.enter_context(patch.object(Peers, "tell"))
+        opening = open_sqlite(path, durability="normal", clock=lambda: time.time() - seconds)
+        store = await stack.enter_async_context(opening)
+        say("ready")
+        for n in itertools.count():
+            verb = (await anyio.to_thread.run_sync(sys.stdin.readline)).strip()
+            if not verb:
+                return
+            called = time.monotonic()
+            await verbs[verb](store, f"{verb} {n}")
+            say(called)
+
+
+async def idle(path: str) -> None:
+    """Have a store open until a line comes."""
+    async with open_sqlite(path, durability="normal"):
+        say("ready")
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+
+
+async def halfway(path: str) -> None:
+    """Be killed while the store makes its FIFO, before others see it."""
+    with patch.object(os, "rename", lambda *_: os.kill(os.getpid(), signal.SIGKILL)):
+        await idle(path)
+
+
+_ROLES: dict[str, Callable[..., Awaitable[None]]] = {
+    role.__name__: role for role in (claimant, load, reopen, waker, idle, halfway)
+}
+
+
+def main(role: str, loop: str, *arguments: str) -> None:
+    signal.alarm(_LONGEST)
+    if role == "forks":
+        forks(loop, *arguments)
+    else:
+        anyio.run(_ROLES[role], *arguments, backend=loop)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,148 @@
+"""Wakes between stores on one file: what is kept of them, for how long, and what happens without FIFOs."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from alkstore_trio import StopToken, Wake, open_sqlite
+from alkstore_trio._engines.sqlite import engine, threads
+from alkstore_trio._engines.sqlite.peers import HashedHub, Peers, mark
+from alkstore_trio._rules.names import RECONNECTED
+from alkstore_trio._wake import Bell
+
+pytestmark = pytest.mark.anyio
+
+_BOUND = 20.0  # seconds after which a test hangs
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def _kept(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        [kept] = connection.execute("select count(*) from alkstore_wakes").fetchone()
+    return int(kept)
+
+
+async def test_a_channel_is_kept_once_however_often_it_is_woken(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with open_sqlite(path, durability="normal") as store:
+        for _ in range(20):
+            await store.notify("c")
+        assert _kept(path) == 1
+
+
+async def test_what_is_kept_is_bounded_and_whoever_may_have_missed_something_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_WAKES_KEPT", 8)
+    monkeypatch.setattr(threads, "_PRUNE_EVERY", 16)
+    monkeypatch.setattr(Peers, "tell", lambda *_, **__: None)  # so that the other looks only after the pruning
+    path = tmp_path / "a.db"
+    async with (
+        open_sqlite(path, durability="normal") as one,
+        open_sqlite(path, durability="normal") as other,
+        other.listen("early") as wakes,
+    ):
+        await one.notify("early")
+        for number in range(31):
+            await one.notify(f"channel {number}")
+        assert _kept(path) <= 8
+        with anyio.fail_after(_BOUND):
+            assert (await wakes.receive()) in (Wake("early"), Wake(RECONNECTED))
+
+
+async def test_a_store_hears_nothing_that_was_woken_before_it_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with open_sqlite(path, durability="normal") as one:
+        await one.notify("c")
+        async with open_sqlite(path, durability="normal") as other, other.listen("c") as wakes:
+            async with other.listen("marker") as marker:
+                await one.notify("marker")
+                with anyio.fail_after(_BOUND):
+                    await marker.receive()
+            with pytest.raises(anyio.WouldBlock):
+                wakes.receive_nowait()
+
+
+async def test_without_fifos_stores_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(os, "mkfifo")
+    path = tmp_path / "a.db"
+    async with (
+        open_sqlite(path, durability="normal") as one,
+        open_sqlite(path, durability="normal") as other,
+        other.listen("c") as wakes,
+    ):
+        assert "polling" in caplog.text
+        await one.notify("c")
+        with anyio.fail_after(_BOUND):
+            assert await wakes.receive() == Wake("c")
+    assert os.listdir(tmp_path) == ["a.db"]
+
+
+async def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.db-alkstore").write_text("in the way")
+    async with open_sqlite(tmp_path / "a.db") as store, store.listen("c") as wakes:
+        await store.notify("c")
+        with anyio.fail_after(_BOUND):
+            await wakes.receive()
+    assert caplog.text.count("no FIFO in") == 1
+
+
+async def test_a_peer_that_does_not_read_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.db"
+    async with open_sqlite(path, durability="normal") as one:
+        deaf = Peers(str(path), "1-deaf")
+        deaf.open()
+        try:
+            for _ in range(20):  # as much as a FIFO holds, and more
+                deaf.tell([mark("c")] * 1_000, oneself=True)
+            with anyio.fail_after(_BOUND):
+                await one.notify("c")
+            assert deaf.read() is None  # too many: it looks, whatever they are
+            assert deaf.read() == set()
+        finally:
+            deaf.close()
+
+
+async def test_a_runner_is_woken_by_a_schedule_of_another_store(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with (
+        open_sqlite(path, durability="normal") as one,
+        open_sqlite(path, durability="normal") as other,
+        anyio.create_task_group() as tasks,
+    ):
+        stop = StopToken()
+        await tasks.start(lambda *, task_status: other.run_schedules(stop, task_status=task_status))
+        await one.schedule("n", "@every 1s", "q", "x")
+        with anyio.fail_after(_BOUND):
+            while not await one.queues():  # noqa: ASYNC110  # another store's work has no event here
+                await anyio.sleep(0.05)
+        stop.cancel()
+
+
+def test_a_hub_knows_the_marks_of_its_channels() -> None:
+    hub, bell, other = HashedHub(), Bell(), Bell()
+    hub.attach("a", bell)
+    hub.attach("a", other)
+    hub.attach("b", bell)
+    assert hub.marks == {mark("a"), mark("b")}
+    hub.detach("a", bell)
+    assert mark("a") in hub.marks
+    hub.detach("a", other)
+    hub.detach("a", other)
+    assert hub.marks == {mark("b")}
+
+
+def test_origins_fit_and_differ() -> None:
+    origins = {engine._origin() for _ in range(100)}
+    assert len(origins) == 100
+    assert all(0 <= origin < 2**63 for origin in origins)
