@@ -55,6 +55,7 @@ create index $jobs_of_queue on $jobs(queue, id);
 create index $jobs_ready on $jobs(queue, priority desc, run_at, id) where lane = 1;
 create index $jobs_due on $jobs(queue, due, state) where lane = 0;
 create index $jobs_expiry on $jobs(queue, lane, expires_at) where expires_at is not null;
+create index $jobs_overdue on $jobs(queue, due) where lane = 2 and state = 1;
 create index $jobs_dead on $jobs(queue, id) where lane = 3;
 create index $jobs_retention on $jobs(queue, died_at + dead_retention) where lane = 3 and dead_retention is not null;
 

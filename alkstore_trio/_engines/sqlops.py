@@ -186,14 +186,13 @@ def _queue_names(op: ops.QueueNames, now: float, ids: Sequence[int]) -> Steps[li
 def _claim(op: ops.Claim, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
     where = {"queue": op.queue, "now": now, "error": jobs.EXHAUSTED_TEXT}
     [(moved,)] = yield sql.MOVED, where
-    if moved & 1:
+    if moved & 4:
+        yield sql.FILE_UNEXPIRED, where
+    if moved & 5:
         yield sql.BURY_SPENT, where
         yield sql.FILE_DUE, where
     if moved & 2:
         yield sql.FILE_EXPIRED, where
-    if moved & 4:
-        yield sql.BURY_SPENT_UNEXPIRED, where
-        yield sql.FILE_UNEXPIRED, where
     rows = yield sql.FIRST_READY, {"queue": op.queue, "now": now, "n": op.n}
     claims = [jobs.claimed(_row(row), op.worker_id, now) for row in rows]
     yield (

@@ -116,14 +116,9 @@ update $jobs indexed by $jobs_expiry
 set lane = 2
 where queue = :queue and lane = 1 and expires_at is not null and expires_at <= :now"""
 
-BURY_SPENT_UNEXPIRED = f"""
-update $jobs indexed by $jobs_expiry
-set state = 2, lane = 3, last_error = :error, died_at = :now
-where queue = :queue and lane = 2 and expires_at is not null and expires_at > :now and {SPENT}"""
-
 FILE_UNEXPIRED = """
 update $jobs indexed by $jobs_expiry
-set lane = 1
+set lane = 0
 where queue = :queue and lane = 2 and expires_at is not null and expires_at > :now"""
 
 FIRST_READY = f"""
@@ -192,10 +187,13 @@ where queue = :queue and lane = 0 and due >= :now and ({DELAYED} or {LEASED})
 order by due, state
 limit 1"""
 
-# Rows of other lanes that are waiting after all: the clock was set back.
+# Rows of other lanes that wait for an instant after all: the clock was set back.
 NEXT_STRAY = f"""
 select min(case when state = 0 then due end), min(case when state = 1 then due end)
 from (
+ select due, state from $jobs indexed by $jobs_overdue
+ where queue = :queue and lane = 2 and state = 1 and due >= :now
+ union all
  select due, state from $jobs
  where queue = :queue and lane = 1 and ({DELAYED} or {LEASED})
  union all

@@ -462,3 +462,33 @@ async def test_a_waiter_for_a_lock_takes_over_within_two_seconds_whatever_the_cl
             assert await crashed.release()
         await passing(store, clock, _SLICE)
         assert entered.is_set()
+
+
+# Rows
+
+
+async def test_an_exhausted_job_dies_whatever_the_clock_had_made_of_it_before(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", max_attempts=1, visibility_timeout=2)
+    job_id = await queue.enqueue("x", expires=5)
+    assert await queue.claim("w") is not None
+    for step in (6, -5, 2):  # lapsed and expired; not expired, and the claim valid again; lapsed
+        clock.advance(step)
+        assert await queue.claim("another") is None
+    job = await queue.get_job(job_id)
+    assert job is not None
+    assert (job.state, job.last_error, job.died_at) == (JobState.DEAD, "max attempts exceeded", clock())
+
+
+async def test_a_claim_that_a_step_back_made_valid_again_is_waited_for(store: Store, clock: ManualClock) -> None:
+    queue = store.queue("q", visibility_timeout=10)
+    await queue.enqueue("x", expires=2)
+    handle = await queue.claim("w")
+    assert handle is not None
+    clock.advance(11)
+    assert await queue.claim("another") is None
+    clock.advance(-6)
+    ready_at = await queue.next_ready_at()
+    assert ready_at is not None
+    assert handle.job.claim_expires_at is not None
+    assert ready_at > handle.job.claim_expires_at
+    assert await handle.ack()
