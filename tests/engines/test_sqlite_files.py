@@ -166,18 +166,19 @@ async def test_many_stores_may_make_one_file_at_once(tmp_path: Path) -> None:
 
 
 _OPEN_AS_NOBODY = """
-import os, sys, trio
+import os, sys, tempfile, trio
 from alkstore_trio import DatabaseError, open_sqlite
-import alkstore_trio._engines.sqlite
 
-async def main():
-    async with open_sqlite(sys.argv[1]):
+async def open_and_say_so(path):
+    async with open_sqlite(path):
         print("opened")
 
+with tempfile.TemporaryDirectory() as folder:  # has all imported, which nobody may not be allowed to read
+    trio.run(open_and_say_so, os.path.join(folder, "a.db"))
 if os.getuid() == 0:  # who may write anywhere
     os.setuid(65534)
 try:
-    trio.run(main)
+    trio.run(open_and_say_so, sys.argv[1])
 except DatabaseError as error:
     print(error)
 """

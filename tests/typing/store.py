@@ -1,8 +1,10 @@
 """What the type checkers make of the store and its handles. Read by them, never run."""
 
+import sqlite3
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, assert_type
 
 import anyio
@@ -25,10 +27,12 @@ from alkstore_trio import (
     Stream,
     StreamEvent,
     StreamStatistics,
+    SyncJoinedTx,
     Tx,
     Wake,
     WakeReceiver,
     open_memory,
+    open_sqlite,
     open_store,
 )
 from alkstore_trio.testing import LoopClock, ManualClock, drain, hold_lease, tick
@@ -56,6 +60,20 @@ async def opening() -> None:
     assert_type(open_memory(clock=LoopClock()), AbstractAsyncContextManager[Store, bool | None])
     async with open_store("memory:") as store:
         assert_type(store, Store)
+    assert_type(open_sqlite("a.db"), AbstractAsyncContextManager[Store, bool | None])
+    open_sqlite(Path("a.db"), durability="normal", table_prefix="mine_", busy_timeout=timedelta(seconds=5))
+
+
+def joining(store: Store, connection: sqlite3.Connection) -> None:
+    joined = store.join(connection)
+    assert_type(joined, SyncJoinedTx)
+    assert_type(joined.enqueue_tx("q", 1, delay=timedelta(seconds=1)), int)
+    assert_type(joined.outbox_enqueue_tx("o", 1), int)
+    assert_type(joined.publish_tx("s", 1), int)
+    assert_type(joined.save_offset_tx("s", "consumer", 1), bool)
+    assert_type(joined.get_job_tx("q", 1), Job | None)
+    assert_type(joined.read_since_tx("s", 0, 1), list[StreamEvent])
+    assert_type(joined.wake(), None)
 
 
 async def queues(store: Store) -> None:

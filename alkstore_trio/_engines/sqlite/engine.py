@@ -29,7 +29,7 @@ from .file import File, Session
 from .ids import BLOCK, Ids
 from .joined import JoinedSqlite
 from .peers import POKE, HashedHub, Peers
-from .threads import Hold, Readers, Request, Work, Writer, nobody
+from .threads import Hold, Readers, Request, Work, Writer, doing, nobody
 from .tx import SqliteTx
 
 __all__ = ["SqliteEngine"]
@@ -369,12 +369,6 @@ class SqliteEngine:
 def _origin() -> int:
     """A number that no other store has, as SQLite takes it."""
     return uuid4().int >> 65
-
-
-def doing(op: Op[Any], ids: Sequence[int] = ()) -> Work:
-    """The work of an op."""
-    handler = sqlops.HANDLERS[op.__class__]
-    return lambda session, now: session.run(handler(op, now, ids))
 
 
 def _nothing(session: Session, now: float) -> None:

@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -16,11 +16,12 @@ from typing import Any, Protocol, TypeVar
 
 from ..._errors import Closed, DatabaseError
 from ..._loop import Event
-from ..sqlops import give_back, prune, wake
+from ..._ops import Op
+from ..sqlops import HANDLERS, give_back, prune, wake
 from .file import Checkpoints, File, Session, failure, is_busy
 from .peers import Peers, mark
 
-__all__ = ["Hold", "Post", "Readers", "Request", "Writer"]
+__all__ = ["Hold", "Post", "Readers", "Request", "Work", "Writer", "doing", "nobody"]
 
 log = logging.getLogger("alkstore_trio")
 
@@ -38,6 +39,12 @@ _PRUNE_EVERY = 1_024  # groups that woke somebody
 A = TypeVar("A")
 
 Work = Callable[[Session, float], Any]
+
+
+def doing(op: Op[Any], ids: Sequence[int] = ()) -> Work:
+    """The work of an op."""
+    handler = HANDLERS[op.__class__]
+    return lambda session, now: session.run(handler(op, now, ids))
 
 
 def nobody(answer: object) -> Iterable[str]:

@@ -20,7 +20,7 @@ from .. import sqlops
 from ..overlay import Effect, Staged, View, effects
 from .file import Session
 from .ids import BLOCK, Pool
-from .threads import Hold, Request, Work
+from .threads import Hold, Request, Work, doing
 
 if TYPE_CHECKING:
     from .engine import SqliteEngine
@@ -117,19 +117,18 @@ class SqliteTx:
 
     def _doing(self, op: Op[Any]) -> Work:
         """The work of an op in the real transaction, with ids that nobody has to be waited for."""
-        handler = sqlops.HANDLERS[op.__class__]
         shared, own, n = self._engine.ids, self._ids, sqlops.ids_of(op)
-        if n <= shared.left and not own.left:
-            ids = shared.take(n)
-            assert ids is not None
-            return lambda session, now: session.run(handler(op, now, ids))
+        if not n:
+            return doing(op)
+        if not own.left and (ids := shared.take(n)) is not None:
+            return doing(op, ids)
         for block in shared.empty():  # before those that are reserved now: ids keep the order of enqueueing
             own.add(block)
 
         def work(session: Session, now: float) -> Any:
             if n > own.left:
                 own.add(session.run(sqlops.reserve(max(n - own.left, BLOCK))))
-            return session.run(handler(op, now, own.take(n) or ()))
+            return doing(op, own.take(n) or ())(session, now)
 
         return work
 
