@@ -26,6 +26,7 @@ __all__ = ["Hold", "Post", "Readers", "Request", "Work", "Writer", "doing", "nob
 log = logging.getLogger("alkstore_trio")
 
 _READERS = 2  # so that a long read does not stop the short ones
+_READ_TOGETHER = 16  # answers that are handed back at once, when so many are asked for
 _GROUP = 0.005  # seconds for which a group takes in those that come while it runs
 _STRETCH = 0.02  # seconds of groups back to back, after which other connections get
 _REST = 0.001  # so many to take the lock
@@ -348,14 +349,14 @@ class Writer:
         self._session.commit()
 
     def _committed(self, group: list[Request]) -> None:
-        """Hand back what stands now, and hint to the other stores."""
-        self._post(group)
+        """Hint to the other stores what stands now, and hand it back."""
         channels = _woken(group)
         if channels:
             try:
                 self._peers.tell(map(mark, channels))
             except Exception:  # what stands, stands: the others find it by their safety poll
                 log.exception("%r: hinting to the other stores failed", self._file.path)
+        self._post(group)
 
     def _rollback(self) -> None:
         try:
@@ -505,16 +506,19 @@ class Readers:
     def _main(self, number: int) -> None:
         session: Session | None = None
         try:
+            finished: list[Request] = []
             while (request := self._inbox.get()) is not None:
-                if not request.take():
-                    continue
-                try:
-                    if session is None:
-                        session = self._patiently(self._file.connect)
-                    self._patiently(partial(self._read, session, request))
-                except Exception as error:
-                    request.error = _translated(error, self._file)
-                self._post([request])
+                if request.take():
+                    try:
+                        if session is None:
+                            session = self._patiently(self._file.connect)
+                        self._patiently(partial(self._read, session, request))
+                    except Exception as error:
+                        request.error = _translated(error, self._file)
+                    finished.append(request)
+                if self._inbox.empty() or len(finished) >= _READ_TOGETHER:
+                    self._post(finished)
+                    finished = []
         finally:
             if session is not None:
                 session.close()
