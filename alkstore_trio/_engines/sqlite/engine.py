@@ -28,7 +28,7 @@ from .. import sqlops
 from .file import File, Session
 from .ids import BLOCK, Ids
 from .joined import JoinedSqlite
-from .peers import POKE, HashedHub, Peers
+from .peers import POKE, HashedHub, Hint, Peers
 from .threads import Hold, Readers, Request, Work, Writer, doing, nobody
 from .tx import SqliteTx
 
@@ -314,19 +314,34 @@ class SqliteEngine:
                 if now < self._joined_until:
                     due = min(due, now + look)
                     look = min(look * 2, _LAST_LOOK)
-            marks = await self._hinted(due - now)
-            if marks is None or not marks.isdisjoint(self._marks):
+            hints = await self._hinted(due - now)
+            if hints is None:
                 due = 0.0
-            elif POKE in marks:
-                self.watch_joined()
-                look, due = _FIRST_LOOK, 0.0
+                continue
+            for hint in hints:
+                if hint == POKE:
+                    self.watch_joined()
+                    look, due = _FIRST_LOOK, 0.0
+                elif not self._follow(*hint):
+                    due = 0.0
+
+    def _follow(self, marked: bytes, origin: int, seq: int) -> bool:
+        """Wake whom a hint concerns; false where that takes a look, since some before it was missed."""
+        channel = self._marks.get(marked)
+        known = self._seen.get(origin, 0)
+        if origin and known <= seq <= known + 1:
+            self._seen[origin] = seq
+            if channel is not None:
+                self.hub.fire((channel,))
+            return True
+        return channel is None
 
     def watch_joined(self) -> None:
         """An application's own transaction holds wakes: look often for a while."""
         self._joined_until = time.monotonic() + _JOINED_FOR
 
-    async def _hinted(self, seconds: float) -> set[bytes] | None:
-        """The marks that come within some time; ``None``: there is reason to look whatever they are."""
+    async def _hinted(self, seconds: float) -> list[Hint] | None:
+        """The hints that come within some time; ``None``: there is reason to look whatever they are."""
         descriptor = self.peers.descriptor
         with anyio.move_on_after(seconds):
             if descriptor is None:
@@ -334,7 +349,7 @@ class SqliteEngine:
             else:
                 await anyio.wait_readable(descriptor)
                 return self.peers.read()
-        return set()
+        return []
 
     def _listening(self, session: Session, now: float) -> sqlops.Heard:
         return session.run(sqlops.heard(self.origin))
@@ -358,9 +373,10 @@ class SqliteEngine:
         seen, self._seen = self._seen, {}
         channels = []
         for channel, origin, seq in heard.wakes:
-            if seq > seen.get(origin, 0):
+            known = seen.get(origin, 0)
+            if seq > known:
                 channels.append(channel)
-            self._seen[origin] = max(seq, self._seen.get(origin, 0))
+            self._seen[origin] = max(seq, known, self._seen.get(origin, 0))
         self._prunings = heard.prunings
         self._looked_at = time.time()
         return channels

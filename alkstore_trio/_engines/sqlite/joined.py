@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._ops import Op
 from .. import sqlops
 from .file import Session, failure
-from .peers import POKE, mark
+from .peers import LOOK, POKE, mark
 
 if TYPE_CHECKING:
     from .engine import SqliteEngine
@@ -94,4 +94,4 @@ class JoinedSqlite:
     def wake(self) -> None:
         """Hint at once to those whom the committed effects concern."""
         channels, self._channels = self._channels, {}
-        self._engine.peers.tell(map(mark, channels), oneself=True)
+        self._engine.peers.tell(((mark(channel), *LOOK) for channel in channels), oneself=True)

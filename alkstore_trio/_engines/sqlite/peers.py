@@ -1,13 +1,15 @@
 """Hints between the stores on one file: a FIFO each, in a folder beside the database.
 
-What was woken stands in the database, written by the very transaction that caused it; a FIFO only says that it is worth
-a look, by the hashes of the channels. A hint may be lost, and then the safety poll finds what it stood for.
+What was woken stands in the database, written by the very transaction that caused it. A hint says it faster: the hash
+of a channel, and which commit of which origin woke it, so that whoever hears each commit of an origin need not look. A
+hint may be lost, and then the gap or the safety poll has its reader look.
 """
 
 import errno
 import logging
 import os
 import stat
+import struct
 import threading
 import time
 from collections.abc import Iterable
@@ -17,23 +19,26 @@ from hashlib import blake2b
 
 from ..._wake import Hub, Waker
 
-__all__ = ["POKE", "HashedHub", "Peers", "mark"]
+__all__ = ["LOOK", "POKE", "HashedHub", "Hint", "Peers", "mark"]
 
 log = logging.getLogger("alkstore_trio")
 
-_SIZE = 8  # bytes of a mark; a FIFO takes and gives a few of them whole
+Hint = tuple[bytes, int, int]  # a mark, and the origin and number of the commit that woke its channel
+
+_HINT = struct.Struct("<8sQQ")
 _TICK = 1_000_000_000  # ns within which a folder may change twice under one time stamp; on most systems far less
-_WHOLE = 512  # bytes that a FIFO takes whole or not at all, as POSIX has it
+_WHOLE = 512 // _HINT.size * _HINT.size  # bytes that a FIFO takes whole or not at all, as POSIX has it
 _OPENING = 60.0  # seconds that no store takes to open
 _PIPE = 65_536  # bytes that one read takes
 _MANY = 4_096  # bytes that may be all that a FIFO holds: when there were so many, others were lost
-POKE = bytes(_SIZE)  # an application's own transaction holds wakes that nobody will announce
+LOOK = (0, 0)  # in place of origin and number: whom the channel concerns has to look
+POKE: Hint = (bytes(8), 0, 0)  # an application's own transaction holds wakes that nobody will announce
 
 
 @lru_cache(maxsize=16_384)
 def mark(channel: str) -> bytes:
     """A channel's hash, as it travels."""
-    return blake2b(channel.encode(), digest_size=_SIZE).digest()
+    return blake2b(channel.encode(), digest_size=8).digest()
 
 
 class HashedHub(Hub):
@@ -43,16 +48,16 @@ class HashedHub(Hub):
 
     def __init__(self) -> None:
         super().__init__()
-        self.marks: set[bytes] = set()
+        self.marks: dict[bytes, str] = {}
 
     def attach(self, channel: str, waker: Waker) -> None:
         super().attach(channel, waker)
-        self.marks.add(mark(channel))
+        self.marks[mark(channel)] = channel
 
     def detach(self, channel: str, waker: Waker) -> None:
         super().detach(channel, waker)
         if channel not in self.channels:
-            self.marks.discard(mark(channel))
+            self.marks.pop(mark(channel), None)
 
 
 class Peers:
@@ -113,9 +118,9 @@ class Peers:
                 if entry.name.startswith(".") and entry.stat().st_mtime < time.time() - _OPENING:
                     os.unlink(entry.path)
 
-    def tell(self, marks: Iterable[bytes], *, oneself: bool = False) -> None:
+    def tell(self, hints: Iterable[Hint], *, oneself: bool = False) -> None:
         """Hint to every other store on the file."""
-        message = b"".join(marks)
+        message = b"".join(_HINT.pack(*hint) for hint in hints)
         with self._lock:
             if self._own is None:
                 return
@@ -158,16 +163,16 @@ class Peers:
         with suppress(OSError):
             os.unlink(os.path.join(self._folder, name))
 
-    def read(self) -> set[bytes] | None:
-        """The marks that have arrived; ``None`` when there were so many that some may be missing."""
+    def read(self) -> list[Hint] | None:
+        """The hints that have arrived, in order; ``None`` when there were so many that some may be missing."""
         assert self._own is not None
         try:
             message = os.read(self._own, _PIPE)
         except BlockingIOError:
-            return set()
-        if len(message) > _MANY - _WHOLE or len(message) % _SIZE:
+            return []
+        if len(message) > _MANY - _WHOLE or len(message) % _HINT.size:
             return None
-        return {message[start : start + _SIZE] for start in range(0, len(message), _SIZE)}
+        return list(_HINT.iter_unpack(message))
 
     def close(self) -> None:
         """Take this store's FIFO away, and the folder if it was the last."""

@@ -353,7 +353,7 @@ class Writer:
         channels = _woken(group)
         if channels:
             try:
-                self._peers.tell(map(mark, channels))
+                self._peers.tell((mark(channel), self._origin, self._wakes) for channel in channels)
             except Exception:  # what stands, stands: the others find it by their safety poll
                 log.exception("%r: hinting to the other stores failed", self._file.path)
         self._post(group)
