@@ -15,8 +15,9 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
 
-from alkstore_trio import DatabaseError, Store, Tx, open_sqlite
+from alkstore_trio import Closed, DatabaseError, Store, Tx, open_sqlite
 
 pytestmark = pytest.mark.anyio
 
@@ -505,3 +506,22 @@ async def test_a_file_that_cannot_be_opened_leaves_no_thread_and_no_open_file(pa
     threads_now, files_now = possessions()
     assert threads_now <= threads
     assert files_now == files
+
+
+async def test_reads_that_are_under_way_when_the_store_closes_are_all_answered(path: str) -> None:
+    answered = 0
+
+    async def read(store: Store) -> None:
+        nonlocal answered
+        with suppress(Closed):
+            await store.queues()
+        answered += 1
+
+    for _ in range(20):
+        async with open_sqlite(path, durability="normal") as store, anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(read, store)
+            await checkpoint()
+            with anyio.fail_after(_BOUND):
+                await store.aclose()
+    assert answered == 400

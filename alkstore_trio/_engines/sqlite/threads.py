@@ -505,8 +505,8 @@ class Readers:
 
     def _main(self, number: int) -> None:
         session: Session | None = None
+        finished: list[Request] = []
         try:
-            finished: list[Request] = []
             while (request := self._inbox.get()) is not None:
                 if request.take():
                     try:
@@ -522,7 +522,7 @@ class Readers:
         finally:
             if session is not None:
                 session.close()
-            self._post([self._ended[number]])
+            self._post([*finished, self._ended[number]])
 
     def _patiently(self, verb: Callable[[], A]) -> A:
         return self._file.patiently(verb, lambda: self._closing, time.sleep)
