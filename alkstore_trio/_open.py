@@ -1,7 +1,6 @@
 """Opening a store: the one module that knows the engines."""
 
 import os
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal
@@ -15,8 +14,6 @@ from ._waiting import Background
 from ._wake import Hub
 
 __all__ = ["open_engine", "open_memory", "open_sqlite", "open_store"]
-
-_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 def open_memory(*, clock: Callable[[], float] | None = None) -> AbstractAsyncContextManager[Store]:
@@ -62,6 +59,8 @@ def open_sqlite(
 
     Entered, it raises a `DatabaseError` for a file that cannot be opened or be a store, and says why.
     """
+    from ._engines.schema import checked_prefix
+
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise TypeError(f"path must be a str or a path of one, not {type(path).__name__}")
@@ -71,15 +70,11 @@ def open_sqlite(
         raise ValueError(f"path must name a file, not {shown(text)}")
     if durability not in ("full", "normal"):
         raise ValueError(f"durability must be 'full' or 'normal', not {shown(durability)}")
-    if not isinstance(table_prefix, str):
-        raise TypeError(f"table_prefix must be a str, not {type(table_prefix).__name__}")
-    if not _PREFIX.fullmatch(table_prefix) or table_prefix.lower().startswith("sqlite_"):
-        raise ValueError(
-            f"table_prefix must be an identifier of ASCII letters, digits and _, not {shown(table_prefix)}"
-        )
+    checked_prefix(table_prefix)
     seconds = duration(busy_timeout, "busy_timeout")
     _check_clock(clock)
-    return _sqlite(os.path.abspath(text), durability, table_prefix, seconds, clock)
+    # SQLite keeps what belongs to a file beside what a link to it leads to, and so do we.
+    return _sqlite(os.path.realpath(text), durability, table_prefix, seconds, clock)
 
 
 @asynccontextmanager

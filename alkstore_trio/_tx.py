@@ -192,6 +192,8 @@ class Tx(_Effects):
         would end the transaction. A statement that fails at the database is a `DatabaseError`, after which the
         transaction can only be rolled back.
         """
+        if not isinstance(sql, str):
+            raise TypeError(f"a statement must be a str, not {type(sql).__name__}")
         return await self._life.execute(sql, params)
 
     async def commit(self) -> None:

@@ -3,13 +3,14 @@
 import argparse
 from collections.abc import Sequence
 
-from ._engines.schema import PREFIX, VERSION, prefixed, sqlite_steps
+from ._engines.schema import PREFIX, VERSION, checked_prefix, prefixed, sqlite_steps
 
 __all__ = ["main", "script"]
 
 
 def script(engine: str, prefix: str = PREFIX) -> str:
     """The statements that make an engine's tables in an empty database: ``engine`` is ``"sqlite"``."""
+    checked_prefix(prefix)
     if engine != "sqlite":
         raise ValueError(f"engine must be 'sqlite', not {engine!r}")
     steps = [*sqlite_steps(0), f"insert into $schema(version)\nvalues ({VERSION})"]

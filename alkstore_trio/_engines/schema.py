@@ -4,10 +4,25 @@
 released never changes; a new one is a new step.
 """
 
-__all__ = ["PREFIX", "VERSION", "prefixed", "sqlite_steps"]
+import re
+
+from .._errors import shown
+
+__all__ = ["PREFIX", "VERSION", "checked_prefix", "prefixed", "sqlite_steps"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 PREFIX = "alkstore_"
 VERSION = 1
+
+
+def checked_prefix(prefix: str) -> str:
+    """What the tables' names begin with: an identifier that SQLite does not keep for itself."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"table_prefix must be a str, not {type(prefix).__name__}")
+    if not _IDENTIFIER.fullmatch(prefix) or prefix.lower().startswith("sqlite_"):
+        raise ValueError(f"table_prefix must be an identifier of letters, digits and _, not {shown(prefix)}")
+    return prefix
 
 
 def prefixed(text: str, prefix: str) -> str:

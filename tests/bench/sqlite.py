@@ -22,7 +22,7 @@ import trio
 from alkstore_trio import Store, Tx, open_sqlite
 from alkstore_trio import _ops as ops
 from alkstore_trio._engines import sqlops
-from alkstore_trio._engines.sqlite import threads
+from alkstore_trio._engines.sqlite import writer
 from alkstore_trio._engines.sqlite.file import File, Session
 from alkstore_trio._rules.payload import decode, encode
 from alkstore_trio._rules.stamps import PLAIN
@@ -117,7 +117,7 @@ async def jobs_of_tasks(n: int, jobs: int, durability: Durability = "normal") ->
 
 
 async def each_alone(measured: Callable[[int], Awaitable[float]], units: int) -> float:
-    with mock.patch.object(threads, "_GROUP", -1.0):
+    with mock.patch.object(writer, "_GROUP", -1.0):
         return await measured(units)
 
 

@@ -309,6 +309,7 @@ async def test_a_transaction_whose_statement_failed_can_only_be_rolled_back(tmp_
         ("commit", (), ValueError),
         ("  -- so\n /* hidden */ ; RollBack", (), ValueError),
         ("savepoint x", (), ValueError),
+        ("\ufeffcommit", (), ValueError),
         ("select ?", (), ValueError),
         ("select ?", (object(),), ValueError),
         ("select 1; select 2", (), ValueError),
@@ -327,6 +328,26 @@ async def test_a_statement_that_is_refused_leaves_the_transaction_usable(
             await tx.enqueue_tx("q", 2)
             await tx.commit()
         assert [job.payload for job in await store.queue("q").jobs()] == [1, 2]
+
+
+async def test_a_transaction_that_ended_while_another_task_was_taking_the_writer_lets_go_of_it(tmp_path: Path) -> None:
+    async with _opened(tmp_path / "a.db") as (store, _), anyio.create_task_group() as tasks:
+        with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other:
+            other.execute("begin immediate")
+            published = anyio.Event()
+
+            async def publish(tx: Tx) -> None:
+                await tx.publish_tx("s", 1)
+                published.set()
+
+            async with store.begin_tx() as tx:
+                tasks.start_soon(publish, tx)
+                await anyio.wait_all_tasks_blocked()
+            other.execute("rollback")
+        with anyio.fail_after(20):
+            await published.wait()
+            await store.queue("q").enqueue("the writer is free")
+        assert await store.stream("s").read_since(0, 9) == []
 
 
 async def test_a_long_statement_is_broken_off_when_its_caller_is_cancelled(tmp_path: Path) -> None:

@@ -239,6 +239,35 @@ async def test_a_connection_of_another_thread_is_misuse(store: Store, path: str)
         await anyio.to_thread.run_sync(thread.join)
 
 
+async def test_a_connection_that_was_closed_is_misuse(store: Store, path: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("begin immediate")
+        joined = store.join(connection)
+    with pytest.raises(RuntimeError, match="closed"):
+        joined.enqueue_tx("q", 1)
+
+
+async def test_wakes_are_numbered_in_the_order_in_which_they_are_committed(
+    store: Store, connection: sqlite3.Connection, path: str
+) -> None:
+    """A notify writes nothing before its wake: it takes the lock all the same, or waits for whoever has it."""
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other:
+        other.execute("begin")
+        waiting = store.join(other)
+        connection.execute("begin immediate")
+        first = store.join(connection)
+        with pytest.raises(DatabaseError):
+            waiting.notify_tx("c")
+        first.notify_tx("d")
+        connection.execute("commit")
+        async with store.listen("c") as wakes:
+            waiting.notify_tx("c")
+            other.execute("commit")
+            waiting.wake()
+            with anyio.fail_after(_BOUND):
+                await wakes.receive()
+
+
 async def test_it_works_in_a_thread_without_a_loop(store: Store, path: str) -> None:
     def work() -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:

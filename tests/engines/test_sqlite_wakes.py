@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from alkstore_trio import StopToken, Wake, open_sqlite
-from alkstore_trio._engines.sqlite import engine, threads
+from alkstore_trio._engines.sqlite import engine, writer
 from alkstore_trio._engines.sqlite.peers import HashedHub, Peers, mark
 from alkstore_trio._rules.names import RECONNECTED
 from alkstore_trio._wake import Bell
@@ -41,8 +41,8 @@ async def test_a_channel_is_kept_once_however_often_it_is_woken(tmp_path: Path) 
 async def test_what_is_kept_is_bounded_and_whoever_may_have_missed_something_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "_WAKES_KEPT", 8)
-    monkeypatch.setattr(threads, "_PRUNE_EVERY", 16)
+    monkeypatch.setattr(writer, "WAKES_KEPT", 8)
+    monkeypatch.setattr(writer, "PRUNE_EVERY", 16)
     monkeypatch.setattr(Peers, "tell", lambda *_, **__: None)  # so that the other looks only after the pruning
     path = tmp_path / "a.db"
     async with (
@@ -51,7 +51,7 @@ async def test_what_is_kept_is_bounded_and_whoever_may_have_missed_something_is_
         other.listen("early") as wakes,
     ):
         await one.notify("early")
-        for number in range(31):
+        for number in range(32):
             await one.notify(f"channel {number}")
         assert _kept(path) <= 8
         with anyio.fail_after(_BOUND):
@@ -78,6 +78,55 @@ async def test_a_hint_after_one_that_was_lost_has_its_reader_look(
             await one.notify("second")
             assert await second.receive() == Wake("second")
             assert await first.receive() == Wake("first")
+
+
+async def test_stores_that_wake_once_each_leave_no_more_than_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "WAKES_KEPT", 4)
+    path = tmp_path / "a.db"
+    for _ in range(8):
+        async with open_sqlite(path, durability="normal") as store:
+            await store.notify("c")
+    assert _kept(path) <= 5  # what was kept, and the last
+
+
+async def test_stores_of_two_prefixes_wake_each_other_as_little_as_those_of_two_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with (
+        open_sqlite(path, durability="normal", table_prefix="one_") as one,
+        open_sqlite(path, durability="normal", table_prefix="two_") as two,
+        open_sqlite(path, durability="normal", table_prefix="two_") as marking,
+        two.listen("c") as wakes,
+        two.listen("marker") as marker,
+    ):
+        await one.notify("c")
+        await marking.notify("marker")
+        with anyio.fail_after(_BOUND):
+            await marker.receive()
+        with pytest.raises(anyio.WouldBlock):
+            wakes.receive_nowait()
+
+
+async def test_a_store_behind_a_link_is_the_one_that_it_leads_to(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.db", tmp_path / "link.db"
+    os.symlink(path, link)
+    async with (
+        open_sqlite(link, durability="normal") as one,
+        open_sqlite(path, durability="normal") as other,
+        other.listen("c") as wakes,
+    ):
+        assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-alkstore", "a.db-shm", "a.db-wal", "link.db"]
+        await one.notify("c")
+        with anyio.fail_after(_BOUND):
+            assert await wakes.receive() == Wake("c")
+
+
+async def test_a_folder_that_leads_nowhere_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.symlink(tmp_path / "missing", tmp_path / "a.db-alkstore")
+    async with open_sqlite(tmp_path / "a.db") as store:
+        await store.notify("c")
+    assert "polling" in caplog.text
 
 
 async def test_a_store_hears_nothing_that_was_woken_before_it_was_opened(tmp_path: Path) -> None:
@@ -122,7 +171,7 @@ async def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path, caplog:
 async def test_a_peer_that_does_not_read_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.db"
     async with open_sqlite(path, durability="normal") as one:
-        deaf = Peers(str(path), "1-deaf")
+        deaf = Peers(str(path), "alkstore_", "1-deaf")
         deaf.open()
         try:
             for _ in range(20):  # as much as a FIFO holds, and more

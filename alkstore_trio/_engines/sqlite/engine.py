@@ -29,8 +29,10 @@ from .file import File, Session
 from .ids import BLOCK, Ids
 from .joined import JoinedSqlite
 from .peers import POKE, HashedHub, Hint, Peers
-from .threads import Hold, Readers, Request, Work, Writer, doing, nobody
+from .readers import Readers
+from .requests import Hold, Request, Work, doing, nobody, nothing
 from .tx import SqliteTx
+from .writer import Writer
 
 __all__ = ["SqliteEngine"]
 
@@ -42,7 +44,7 @@ _SAFETY_POLL = 1.0  # seconds after which a lost hint is made up for
 _BLIND_POLL = 0.05  # the same where there are no hints
 _JOINED_FOR = 30.0  # seconds for which an application's transaction that was joined is watched
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.02  # seconds between two looks meanwhile
-_LONGEST_COMMIT = 60.0  # seconds between a wake's instant and its commit, at most; longer ones cost a spurious wake
+_LONGEST_COMMIT = 60.0  # seconds that may lie between a wake's instant and its commit
 _PREFETCH = 8  # jobs that a worker has one commit claim ahead
 
 
@@ -71,7 +73,7 @@ class SqliteEngine:
         self.holder: Hold | None = None  # the transaction that holds the writer
         self.origin, self.joined = _origin(), _origin()  # of wakes by this store's commits, and by those that it joined
         self.joined_wakes = count(1)
-        self.peers = Peers(file.path, f"{os.getpid()}-{self.origin:x}")
+        self.peers = Peers(file.path, file.prefix, f"{os.getpid()}-{self.origin:x}")
         self.ids = Ids(self._reserve, self._ask_for_ids)
         self._clock = clock
         self._turns = Turns()
@@ -102,23 +104,24 @@ class SqliteEngine:
     async def open(self) -> None:
         """Start the threads on the file, or say why not."""
         opening = Request(self._listening, 0.0, self._event())
-        self._writer.start(opening, Request(_nothing, 0.0, self._writer_ended))
+        self._writer.start(opening, Request(nothing, 0.0, self._writer_ended))
         try:
             await opening.done.wait()
             if opening.error is not None:
                 raise opening.error
+            self._take_in(opening.answer)
+            self.peers.open()
+            self._readers.start(self._ending)
         except BaseException:
             self._closed = True
+            self._readers.close()
             await unbroken(self._end)
             raise
-        self._take_in(opening.answer)
-        self.peers.open()
-        self._readers.start(self._ending)
 
     def _ending(self) -> Request:
         """What a reader posts when it ends."""
         self._ends.append(self._event())
-        return Request(_nothing, 0.0, self._ends[-1])
+        return Request(nothing, 0.0, self._ends[-1])
 
     async def aclose(self) -> None:
         if os.getpid() != self._process:  # a fork has no threads to end, and the file is its parent's
@@ -385,10 +388,6 @@ class SqliteEngine:
 def _origin() -> int:
     """A number that no other store has, as SQLite takes it."""
     return uuid4().int >> 65
-
-
-def _nothing(session: Session, now: float) -> None:
-    """The work of a request that only says that something has happened."""
 
 
 def _reserving(n: int) -> Work:

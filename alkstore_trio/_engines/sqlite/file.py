@@ -21,7 +21,7 @@ from ..._errors import DatabaseError
 from ..schema import VERSION, prefixed, sqlite_steps
 from ..sqlops import Steps
 
-__all__ = ["Checkpoints", "File", "Session", "failure", "is_busy"]
+__all__ = ["FIRST_NAP", "LAST_NAP", "Checkpoints", "File", "Session", "failure", "is_busy"]
 
 A = TypeVar("A")
 
@@ -30,9 +30,9 @@ log = logging.getLogger("alkstore_trio")
 _OLDEST = (3, 37, 0)  # the first with strict tables; WAL and RETURNING are older
 _WAL_LIMIT = 4 * 2**20  # bytes past which the WAL is checkpointed
 _PATIENCE = 0.1  # seconds at most that a checkpoint waits for readers, the write lock held
-_REST = 0.1  # seconds after a checkpoint that readers kept incomplete
-_FIRST_NAP = 0.0005  # seconds before a lock that another process holds is asked for again, doubled each time
-_LAST_NAP = 0.01
+_PAUSE = 0.1  # seconds after a checkpoint that readers kept incomplete
+FIRST_NAP = 0.0005  # seconds before a lock that another process holds is asked for again, doubled each time
+LAST_NAP = 0.01
 _NETWORK = {"afs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 
 
@@ -48,6 +48,7 @@ def _code(error: sqlite3.Error) -> int:
 _AWAY = {
     sqlite3.SQLITE_BUSY: "is locked by another connection",
     sqlite3.SQLITE_LOCKED: "is locked by another connection",
+    sqlite3.SQLITE_PROTOCOL: "is contended for by too many connections",
     sqlite3.SQLITE_FULL: "cannot grow: its disk is full; the store goes on when there is space",
     sqlite3.SQLITE_IOERR: "could not be read or written by the operating system",
 }
@@ -220,7 +221,10 @@ class File:
         table = prefixed("$schema", self.prefix)
         if not session.query("select 1 from sqlite_master where type = 'table' and name = ?", (table,)):
             return 0
-        version: int = session.query(f"select version from {table}")[0][0]
+        rows = session.query(f"select version from {table}")
+        if len(rows) != 1:
+            raise DatabaseError(f"{self.path!r}: the table {table!r} is not the store's: use another table_prefix")
+        version: int = rows[0][0]
         if version > VERSION:
             raise DatabaseError(
                 f"{self.path!r} has the store's schema in version {version}, newer than this library's {VERSION}: "
@@ -234,7 +238,7 @@ class File:
         ``nap(seconds)`` waits between two attempts; when ``cut_short()`` says so the last failure is raised.
         """
         until = time.monotonic() + self.busy_timeout
-        wait = _FIRST_NAP
+        wait = FIRST_NAP
         while True:
             try:
                 return verb()
@@ -242,7 +246,7 @@ class File:
                 if not is_busy(error) or cut_short() or time.monotonic() > until:
                     raise
             nap(wait)
-            wait = min(wait * 2, _LAST_NAP)
+            wait = min(wait * 2, LAST_NAP)
 
 
 def _file_system(folder: str) -> str | None:
@@ -287,12 +291,7 @@ class Checkpoints:
             return
         if self._session is None:
             self._session = self._file.connect()
-        try:
-            writer.begin()
-        except sqlite3.Error as error:
-            if is_busy(error):  # whoever holds the lock will see to the WAL, or we at our next commit
-                return
-            raise
+        writer.begin()
         try:
             self._copy(self._session, size)
         finally:
@@ -305,7 +304,7 @@ class Checkpoints:
             time.sleep(0.001)
         self._patient = complete or not self._patient  # every other round where some reader stays
         if not complete:
-            self._not_before = time.monotonic() + _REST
+            self._not_before = time.monotonic() + _PAUSE
 
     def _copied(self, session: Session) -> bool:
         try:

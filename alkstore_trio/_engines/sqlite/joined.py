@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from ..._ops import Op
+from ..._ops import Op, Write
 from .. import sqlops
 from .file import Session, failure
-from .peers import LOOK, POKE, mark
+from .peers import LOOK, POKE, PRUNE_EVERY, WAKES_KEPT, mark
 
 if TYPE_CHECKING:
     from .engine import SqliteEngine
@@ -51,21 +51,24 @@ class JoinedSqlite:
             )
 
     async def idle(self) -> None:
-        self._check()
+        with self._as_ours():
+            self._check()
 
     async def do(self, op: Op[A]) -> A:
-        self._check()
         with self._as_ours():
+            self._check()
             session = self._session
             session.query("savepoint alkstore")
             try:
-                n = sqlops.ids_of(op)
-                ids = session.run(sqlops.reserve(n)) if n else ()
+                writes = isinstance(op, Write)  # which take the lock first, so that wakes are numbered as they commit
+                ids = session.run(sqlops.reserve(sqlops.ids_of(op))) if writes else ()
                 answer: A = session.run(sqlops.HANDLERS[op.__class__](op, self._engine.now(), ids))
                 channels = op.wakes(answer)
                 if channels:
-                    wakes = sqlops.wake(channels, self._engine.joined, next(self._engine.joined_wakes), time.time())
-                    session.run(wakes)
+                    seq = next(self._engine.joined_wakes)
+                    session.run(sqlops.wake(channels, self._engine.joined, seq, time.time()))
+                    if seq % PRUNE_EVERY == 1:
+                        session.run(sqlops.prune(WAKES_KEPT))
                 session.query("release alkstore")
             except BaseException:
                 if self._connection.in_transaction:

@@ -19,15 +19,19 @@ from hashlib import blake2b
 
 from ..._wake import Hub, Waker
 
-__all__ = ["LOOK", "POKE", "HashedHub", "Hint", "Peers", "mark"]
+__all__ = ["LOOK", "POKE", "PRUNE_EVERY", "WAKES_KEPT", "HashedHub", "Hint", "Peers", "mark"]
 
 log = logging.getLogger("alkstore_trio")
+
+WAKES_KEPT = 4_096  # rows
+PRUNE_EVERY = 1_024  # commits that woke somebody, the first of each store among them
 
 Hint = tuple[bytes, int, int]  # a mark, and the origin and number of the commit that woke its channel
 
 _HINT = struct.Struct("<8sQQ")
 _TICK = 1_000_000_000  # ns within which a folder may change twice under one time stamp; on most systems far less
 _WHOLE = 512 // _HINT.size * _HINT.size  # bytes that a FIFO takes whole or not at all, as POSIX has it
+_ATTEMPTS = 100  # at a folder that others take away
 _OPENING = 60.0  # seconds that no store takes to open
 _PIPE = 65_536  # bytes that one read takes
 _MANY = 4_096  # bytes that may be all that a FIFO holds: when there were so many, others were lost
@@ -63,10 +67,11 @@ class HashedHub(Hub):
 class Peers:
     """The FIFOs of all stores on a file, this one's among them. Its methods may be called in any thread."""
 
-    def __init__(self, path: str, name: str) -> None:
+    def __init__(self, path: str, prefix: str, name: str) -> None:
+        self._alike = f"{prefix}:"  # of the stores on the same tables
         self._folder = f"{path}-alkstore"
         self._path = path
-        self._name = name
+        self._name = f"{self._alike}{name}"
         self._own: int | None = None
         self._held_open: int | None = None
         self._others: dict[str, int] = {}
@@ -87,6 +92,7 @@ class Peers:
         try:
             self._make()
         except OSError as error:
+            self.close()
             log.warning(
                 "no FIFO in %r (%s): stores on this file look for each other's wakes by polling",
                 self._folder,
@@ -96,7 +102,7 @@ class Peers:
     def _make(self) -> None:
         mode = stat.S_IMODE(os.stat(self._path).st_mode)
         hidden, final = (os.path.join(self._folder, name) for name in (f".{self._name}", self._name))
-        while True:
+        for left in reversed(range(_ATTEMPTS)):
             try:
                 with suppress(FileExistsError):
                     os.mkdir(self._folder)
@@ -104,7 +110,8 @@ class Peers:
                 os.mkfifo(hidden)
                 break
             except FileNotFoundError:  # the last store before us has just taken the folder away
-                continue
+                if not left:
+                    raise
         self._tidy()
         os.chmod(hidden, mode)
         self._own = os.open(hidden, os.O_RDONLY | os.O_NONBLOCK)
@@ -133,7 +140,7 @@ class Peers:
         try:
             changed_at = os.stat(self._folder).st_mtime_ns
             if changed_at != self._listed:
-                names = {name for name in os.listdir(self._folder) if not name.startswith(".")}
+                names = {name for name in os.listdir(self._folder) if name.startswith(self._alike)}
                 for gone in self._others.keys() - names:
                     os.close(self._others.pop(gone))
                 self._known = sorted(names)
@@ -177,10 +184,10 @@ class Peers:
     def close(self) -> None:
         """Take this store's FIFO away, and the folder if it was the last."""
         with self._lock:
-            if self._own is None:
-                return
+            for name in (self._name, f".{self._name}"):
+                with suppress(OSError):
+                    os.unlink(os.path.join(self._folder, name))
             with suppress(OSError):
-                os.unlink(os.path.join(self._folder, self._name))
                 os.rmdir(self._folder)
             for descriptor in (self._own, self._held_open, *self._others.values()):
                 if descriptor is not None:

@@ -20,7 +20,7 @@ from .. import sqlops
 from ..overlay import Effect, Staged, View, effects
 from .file import Session
 from .ids import BLOCK, Pool
-from .threads import Hold, Request, Work, doing
+from .requests import Hold, Request, Work, doing, nothing
 
 if TYPE_CHECKING:
     from .engine import SqliteEngine
@@ -29,14 +29,14 @@ __all__ = ["SqliteTx"]
 
 A = TypeVar("A")
 
-_NOTHING = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$))*", re.DOTALL)
+_NOTHING = re.compile(r"(?:\s|\ufeff|;|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$))*", re.DOTALL)
 _ENDING = re.compile(r"(?:begin|commit|end|rollback|savepoint|release)\b", re.IGNORECASE)
 
 
 class SqliteTx:
     """An open transaction; see `TxUnit`."""
 
-    __slots__ = ("_engine", "_failed", "_hold", "_ids", "_staged", "_task", "_view")
+    __slots__ = ("_engine", "_failed", "_hold", "_ids", "_over", "_staged", "_task", "_view")
 
     def __init__(self, engine: "SqliteEngine", task: TaskInfo) -> None:
         self._engine = engine
@@ -46,6 +46,7 @@ class SqliteTx:
         self._hold: Hold | None = None
         self._ids = Pool()  # reserved by itself, while it holds the writer
         self._failed = False
+        self._over = False  # whether it was rolled back, perhaps while another task was in a verb of it
 
     def __del__(self) -> None:
         if self._hold is not None:
@@ -148,16 +149,15 @@ class SqliteTx:
             self._failed = hold.began and not hold.lives
             raise
         finally:
-            if hold.lives:
+            if hold.lives and not self._over:
                 self._hold = engine.holder = hold
             else:
                 self._hold = None
+                hold.discard()
                 engine.freed(hold)
 
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         self._check()
-        if not isinstance(sql, str):
-            raise TypeError(f"a statement must be a str, not {type(sql).__name__}")
         if _ENDING.match(sql, _NOTHING.match(sql).end()):  # type: ignore[union-attr]  # it matches anything
             raise ValueError("a transaction is ended by its own methods, not by a statement")
         await self._engine.checkpoint()
@@ -177,7 +177,7 @@ class SqliteTx:
         record = effects(self._staged)
         channels = ops.wakes_of_end([(write, answer) for write, answer, _ in record], ())
         if self._hold is not None:
-            await self._really(_nothing, wakes=lambda _: channels, settled=self._share_ids, ends=True)
+            await self._really(nothing, wakes=lambda _: channels, settled=self._share_ids, ends=True)
         elif record:
             self._engine.refuse_to_wait_for_oneself()
             await self._engine.ask(
@@ -190,14 +190,11 @@ class SqliteTx:
                 self._engine.ids.add(block)
 
     async def rollback(self) -> None:
+        self._over = True
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.discard()
             self._engine.freed(hold)
-
-
-def _nothing(session: Session, now: float) -> None:
-    return None
 
 
 def _replayed(record: Sequence[Effect], work: Work) -> Work:

@@ -1,158 +1,37 @@
-"""The threads that a store's statements run in, and what passes between them and the event loop.
+"""The thread that writes: one transaction for all that wait together.
 
-A `Request` is taken by exactly one side: by a thread, and then its caller waits for it whatever happens, or by its
-caller, who was cancelled, and then it never was. Nothing here knows the loop: finished requests are posted to it.
+If anything of that fails it is rolled back, and each request is run again in a transaction of its own, so that it fails
+alone. A transaction that holds the writer is served until it ends, and nobody else is meanwhile.
 """
 
 import logging
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
-from typing import Any, Protocol, TypeVar
+from threading import Thread
 
 from ..._errors import Closed, DatabaseError
-from ..._loop import Event
-from ..._ops import Op
-from ..sqlops import HANDLERS, give_back, prune, wake
-from .file import Checkpoints, File, Session, failure, is_busy
-from .peers import Peers, mark
+from ..sqlops import give_back, prune, wake
+from .file import FIRST_NAP, LAST_NAP, Checkpoints, File, Session, is_busy
+from .peers import PRUNE_EVERY, WAKES_KEPT, Peers, mark
+from .requests import Hold, Post, Request, drained, translated
 
-__all__ = ["Hold", "Post", "Readers", "Request", "Work", "Writer", "doing", "nobody"]
+__all__ = ["Writer"]
 
 log = logging.getLogger("alkstore_trio")
 
-_READERS = 2  # so that a long read does not stop the short ones
-_READ_TOGETHER = 16  # answers that are handed back at once, when so many are asked for
 _GROUP = 0.005  # seconds for which a group takes in those that come while it runs
 _STRETCH = 0.02  # seconds of groups back to back, after which other connections get
 _REST = 0.001  # so many to take the lock
-_FIRST_NAP = 0.0005  # seconds before a lock that another connection holds is asked for again, doubled each time
-_LAST_NAP = 0.01
 _HELD_LONG = 1.0  # seconds of a held writer that are worth a warning: no lease can be renewed meanwhile
 _GLANCE = 0.1  # seconds after which a held writer looks whose patience is over
-_WAKES_KEPT = 4_096  # rows
-_PRUNE_EVERY = 1_024  # groups that woke somebody
-
-A = TypeVar("A")
-
-Work = Callable[[Session, float], Any]
-
-
-def doing(op: Op[Any], ids: Sequence[int] = ()) -> Work:
-    """The work of an op."""
-    handler = HANDLERS[op.__class__]
-    return lambda session, now: session.run(handler(op, now, ids))
-
-
-def nobody(answer: object) -> Iterable[str]:
-    """The channels of what wakes nobody."""
-    return ()
-
-
-class Request:
-    """Work for a thread, and what it came to."""
-
-    __slots__ = (
-        "_taken",
-        "answer",
-        "channels",
-        "done",
-        "ends",
-        "error",
-        "hold",
-        "now",
-        "queued_at",
-        "settled",
-        "wakes",
-        "work",
-    )
-
-    def __init__(
-        self,
-        work: Work,
-        now: float | None,
-        done: Event,
-        wakes: Callable[[Any], Iterable[str]] = nobody,
-        settled: Callable[["Request"], object] | None = None,
-        hold: "Hold | None" = None,
-        ends: bool = False,
-    ) -> None:
-        self.work = work
-        self.now = now  # None: what the host's clock says when it is done
-        self.done = done  # set in the loop
-        self.wakes = wakes  # the channels that its answer wakes
-        self.settled = settled  # called in the loop before anybody else runs
-        self.hold = hold  # what it takes the writer for
-        self.ends = ends  # whether it commits what holds the writer
-        self.queued_at = time.monotonic()
-        self.answer: Any = None
-        self.error: Exception | None = None
-        self.channels: Iterable[str] = ()
-        self._taken = Lock()
-
-    def take(self) -> bool:
-        """Whether the request is, from now on and for good, the business of whoever asks."""
-        return self._taken.acquire(blocking=False)
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether somebody has taken it."""
-        return self._taken.locked()
-
-    def run(self, session: Session) -> None:
-        """Do the work."""
-        self.answer = self.work(session, time.time() if self.now is None else self.now)
-        self.channels = self.wakes(self.answer)
-
-
-class Hold:
-    """A transaction's grip on the writer."""
-
-    __slots__ = ("_post", "began", "inbox", "lives", "task", "who")
-
-    def __init__(self, task: int, who: str, post: "Post") -> None:
-        self._post = post
-        self.task = task  # that a wait for it would be a wait for oneself
-        self.who = who
-        self.inbox: SimpleQueue[Request | None] = SimpleQueue()
-        self.began = False  # whether the writer has come to it
-        self.lives = False  # whether the writer is serving it
-
-    def submit(self, request: Request) -> None:
-        """Have a request done in the transaction."""
-        self.inbox.put(request)
-        if not self.lives:
-            self.refuse_all()
-
-    def refuse_all(self) -> None:
-        """Answer those that came when the writer had left: the store is closed."""
-        refused = list(_drained(self.inbox))
-        for request in refused:
-            request.error = Closed()
-        self._post(refused)
-
-    def discard(self) -> None:
-        """End the transaction without its effects. May be called in any thread, and twice."""
-        self.inbox.put(None)
-
-
-class Post(Protocol):
-    """Where threads leave what they have finished."""
-
-    def __call__(self, requests: list[Request], /) -> None: ...
 
 
 class Writer:
-    """The thread that writes.
-
-    It serves all that wait together with one transaction. If anything of that fails it is rolled back, and each request
-    is run again in a transaction of its own, so that it fails alone. A transaction that holds the writer is served
-    until it ends, and nobody else is meanwhile.
-    """
+    """The writing connection, and who is served on it."""
 
     def __init__(self, file: File, origin: int, peers: Peers, post: Post) -> None:
         self.unused: list[range] = []  # job ids to give back at the end
@@ -166,6 +45,7 @@ class Writer:
         self._over = False
         self._checkpoints = Checkpoints(file)
         self._wakes = 0  # commits that woke somebody
+        self._broken = False  # whether the connection is past use
         self._session: Session
         self._thread = Thread(target=self._main, name="alkstore writer", daemon=True)
 
@@ -178,11 +58,12 @@ class Writer:
         """Have a request done."""
         self._inbox.put(request)
         if self._over:
-            self._refuse_all()
+            self._refuse(drained(self._inbox))
 
     def interrupt(self) -> None:
         """Break off the statement that is running; a group that it hits by mistake is run again."""
-        self._session.connection.interrupt()
+        with suppress(sqlite3.ProgrammingError):  # the connection was closed meanwhile
+            self._session.connection.interrupt()
 
     def close(self) -> None:
         """Ask the thread to end."""
@@ -201,7 +82,7 @@ class Writer:
                 self._file.check()
                 self._session = self._file.patiently(self._open, lambda: self._closing, self._receive)
             except Exception as error:
-                self._opened.error = _translated(error, self._file)
+                self._opened.error = translated(error, self._file)
                 return
             finally:
                 self._post([self._opened])
@@ -211,7 +92,8 @@ class Writer:
                 self._leave()
         finally:
             self._over = True
-            self._refuse_all()
+            self._refuse(request for request in self._waiting if request.take())
+            self._refuse(drained(self._inbox))
             self._post([self._ended])
 
     def _open(self) -> Session:
@@ -227,7 +109,7 @@ class Writer:
     def _leave(self) -> None:
         session = self._session
         try:
-            if self.unused:
+            if self.unused and not self._broken:
                 session.begin()
                 for ids in reversed(self.unused):
                     session.run(give_back(ids))
@@ -269,13 +151,17 @@ class Writer:
 
     def _lock(self) -> bool:
         """Take the write lock for those that wait; false when nobody does any more."""
-        nap = _FIRST_NAP
+        nap = FIRST_NAP
         while not self._closing:
             self._expire("is locked by another connection")
             if all(request.is_taken for request in self._waiting):
                 self._waiting.clear()
                 return False
             try:
+                if self._broken:
+                    self._session.close()
+                    self._session = self._file.connect()
+                    self._broken = False
                 self._session.begin()
                 return True
             except sqlite3.Error as error:
@@ -284,7 +170,7 @@ class Writer:
                     self._waiting.clear()
                     return False
             self._receive(nap)
-            nap = min(nap * 2, _LAST_NAP)
+            nap = min(nap * 2, LAST_NAP)
         return False
 
     def _expire(self, why: str) -> None:
@@ -303,7 +189,7 @@ class Writer:
         group: list[Request] = []
         until = time.monotonic() + _GROUP
         try:
-            while self._waiting and not (group and self._waiting[0].hold):
+            while self._waiting and not (group and self._waiting[0].alone):
                 request = self._waiting.popleft()
                 if not request.take():
                     continue
@@ -312,40 +198,29 @@ class Writer:
                     return
                 group.append(request)
                 request.run(self._session)
-                if time.monotonic() > until:
+                if request.alone or time.monotonic() > until:
                     break
                 if not self._waiting:
                     self._receive()
             self._commit(group)
         except Exception as error:
-            self._rollback()
-            if len(group) == 1:
+            if len(group) == 1 and not _is_interrupted(error):
                 self._fail(group, error)
             else:
-                for request in group:
-                    self._alone(request)
+                for request in reversed(group):
+                    request.give_back()
+                    self._waiting.appendleft(request)
+            self._rollback()
         else:
             self._committed(group)
-
-    def _alone(self, request: Request) -> None:
-        """Serve a request that was taken with a transaction of its own."""
-        try:
-            self._file.patiently(self._session.begin, lambda: self._closing, time.sleep)
-            request.run(self._session)
-            self._commit([request])
-        except Exception as error:
-            self._rollback()
-            self._fail([request], error)
-        else:
-            self._committed([request])
 
     def _commit(self, group: list[Request]) -> None:
         channels = _woken(group)
         if channels:
             self._wakes += 1
             self._session.run(wake(channels, self._origin, self._wakes, time.time()))
-            if self._wakes % _PRUNE_EVERY == 0:
-                self._session.run(prune(_WAKES_KEPT))
+            if self._wakes % PRUNE_EVERY == 1:
+                self._session.run(prune(WAKES_KEPT))
         self._session.commit()
 
     def _committed(self, group: list[Request]) -> None:
@@ -363,19 +238,20 @@ class Writer:
             self._session.rollback()
         except sqlite3.Error:
             log.exception("%r: a rollback failed; opening the file anew", self._file.path)
-            self._session.close()
-            self._session = self._file.connect()
+            self._broken = True
 
     def _fail(self, requests: list[Request], error: Exception) -> None:
         for request in requests:
-            request.error = _translated(error, self._file)
+            request.error = translated(error, self._file)
         self._post(requests)
 
     def _tend(self) -> None:
         try:
             self._checkpoints.tend(self._session)
         except Exception as error:
-            log.warning("%r: a checkpoint failed: %s", self._file.path, error)
+            if not (isinstance(error, sqlite3.Error) and is_busy(error)):  # else another will see to it, or we later
+                log.warning("%r: a checkpoint failed: %s", self._file.path, error)
+            self._broken = self._session.connection.in_transaction
 
     # A transaction that holds the writer
 
@@ -431,7 +307,7 @@ class Writer:
             request.error = error
         except Exception as error:
             self._rollback()
-            request.error = _translated(error, self._file)
+            request.error = translated(error, self._file)
             hold.lives = False
         if request.ends and request.error is None:
             hold.lives = False
@@ -440,105 +316,17 @@ class Writer:
             self._post([request])
         return hold.lives
 
-    def _refuse_all(self) -> None:
-        refused = [request for request in self._waiting if request.take()]
-        self._waiting.clear()
-        refused.extend(_drained(self._inbox))
+    def _refuse(self, requests: Iterable[Request]) -> None:
+        refused = list(requests)
         for request in refused:
             request.error = Closed()
         self._post(refused)
 
 
-def _drained(inbox: "SimpleQueue[Request | None]") -> Iterator[Request]:
-    """Take what is left in an inbox."""
-    while True:
-        try:
-            request = inbox.get_nowait()
-        except Empty:
-            return
-        if request is not None and request.take():
-            yield request
+def _is_interrupted(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 
 def _woken(group: list[Request]) -> dict[str, None]:
     """The channels that a group's answers wake, each once."""
     return dict.fromkeys(channel for request in group for channel in request.channels)
-
-
-class Readers:
-    """The threads that read: each request in a transaction of its own, which sees the last commit."""
-
-    def __init__(self, file: File, post: Post) -> None:
-        self._file = file
-        self._post = post
-        self._inbox: SimpleQueue[Request | None] = SimpleQueue()
-        self._closing = False
-        self._threads = [
-            Thread(target=self._main, name="alkstore reader", args=(number,), daemon=True) for number in range(_READERS)
-        ]
-
-    def start(self, ending: Callable[[], Request]) -> None:
-        """Begin; each thread posts one of ``ending()`` when it is about to end."""
-        self._ended = [ending() for _ in self._threads]
-        for thread in self._threads:
-            thread.start()
-
-    def submit(self, request: Request) -> None:
-        """Have a request done. `Closed` when nobody is there to do it."""
-        if self._closing:
-            raise Closed
-        self._inbox.put(request)
-
-    def close(self) -> None:
-        """Ask the threads to end, once they have done what was submitted before."""
-        self._closing = True
-        for _ in self._threads:
-            self._inbox.put(None)
-
-    def join(self) -> None:
-        """Wait for the threads, which have said that they are ending."""
-        for thread in self._threads:
-            if thread.ident is not None:  # it was started
-                thread.join()
-
-    # The threads
-
-    def _main(self, number: int) -> None:
-        session: Session | None = None
-        finished: list[Request] = []
-        try:
-            while (request := self._inbox.get()) is not None:
-                if request.take():
-                    try:
-                        if session is None:
-                            session = self._patiently(self._file.connect)
-                        self._patiently(partial(self._read, session, request))
-                    except Exception as error:
-                        request.error = _translated(error, self._file)
-                    finished.append(request)
-                if self._inbox.empty() or len(finished) >= _READ_TOGETHER:
-                    self._post(finished)
-                    finished = []
-        finally:
-            if session is not None:
-                session.close()
-            self._post([*finished, self._ended[number]])
-
-    def _patiently(self, verb: Callable[[], A]) -> A:
-        return self._file.patiently(verb, lambda: self._closing, time.sleep)
-
-    def _read(self, session: Session, request: Request) -> None:
-        session.query("begin")
-        try:
-            request.run(session)
-        finally:
-            session.rollback()
-
-
-def _translated(error: Exception, file: File) -> Exception:
-    """What a caller is told."""
-    if not isinstance(error, sqlite3.Error):
-        return error
-    told = failure(error, file.path)
-    told.__cause__ = error
-    return told
