@@ -1,6 +1,7 @@
 """Streams: events in order and none skipped, saved offsets, and subscribers that replay and then follow."""
 
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -675,7 +676,11 @@ async def test_a_re_read_that_failed_for_good_raises_from_the_receiver_and_never
         await store.stream("s").publish(1)
         assert await _receive(events, 1) == [1]
         faults.errors.append(error)
-        await store.stream("s").publish(2)
+        while faults.errors:  # a read that had begun before still succeeds
+            await store.stream("s").publish(2)
+        with suppress(DatabaseError):
+            while True:
+                await events.receive()
         for _ in range(2):
             with pytest.raises(DatabaseError) as caught:
                 await events.receive()
