@@ -1,5 +1,6 @@
 """The threads that read: each request in a transaction of its own, which sees the last commit."""
 
+import sqlite3
 import time
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +9,7 @@ from threading import Thread
 from typing import TypeVar
 
 from ..._errors import Closed
-from .file import File, Session
+from .file import File, Session, is_busy
 from .requests import Post, Request, translated
 
 __all__ = ["Readers"]
@@ -68,7 +69,8 @@ class Readers:
                             session = self._patiently(self._file.connect)
                         self._patiently(partial(self._read, session, request))
                     except Exception as error:
-                        request.error = translated(error, self._file)
+                        cut_short = self._closing and isinstance(error, sqlite3.Error) and is_busy(error)
+                        request.error = Closed() if cut_short else translated(error, self._file)
                     finished.append(request)
         finally:
             if session is not None:
