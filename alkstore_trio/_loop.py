@@ -52,18 +52,24 @@ def full_checkpoint() -> Callable[[], Awaitable[object]]:
 class Turns:
     """Cancellation points that let other tasks run once a task has had its turn."""
 
+    __slots__ = ("_pause", "check", "end")
+
     def __init__(self) -> None:
         self.check: Callable[[], Awaitable[object]] = cancellation_check()
         self._pause = full_checkpoint()
-        self._ends = 0.0  # by `perf_counter`
+        self.end: float = 0.0  #: of this one, by `perf_counter`: until then `check` will do
 
     async def checkpoint(self) -> None:
         """Pass one."""
-        if perf_counter() < self._ends:
+        if perf_counter() < self.end:
             await self.check()
         else:
-            await self._pause()
-            self._ends = perf_counter() + TURN
+            await self.pause()
+
+    async def pause(self) -> None:
+        """Let other tasks run, and begin a turn."""
+        await self._pause()
+        self.end = perf_counter() + TURN
 
 
 class Event(Protocol):

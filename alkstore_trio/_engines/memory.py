@@ -15,7 +15,7 @@ import anyio
 from .. import _ops as ops
 from .._engine import Traits
 from .._errors import Closed
-from .._loop import TURN, call_soon_threadsafe, cancellation_check, full_checkpoint
+from .._loop import Turns, call_soon_threadsafe
 from .._ops import Op
 from .._rules.bounds import reading
 from .._rules.queue import JobRow
@@ -49,9 +49,7 @@ class MemoryEngine:
         self.hub = hub
         self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
         self._clock = time.time if clock is None else lambda: reading(clock())
-        self._check = cancellation_check()
-        self._pause = full_checkpoint()
-        self._turn_ends = 0.0  # by `perf_counter`
+        self._turns = Turns()
         self._closed = False
         self._tables = Tables()
         self._merging = anyio.Lock(fast_acquire=True)
@@ -66,11 +64,12 @@ class MemoryEngine:
     async def do(self, op: Op[A]) -> A:
         if self._closed:
             raise Closed
-        if perf_counter() < self._turn_ends:
-            check = self._check
+        turns = self._turns
+        if perf_counter() < turns.end:
+            check = turns.check
             await check()
         else:
-            await self._yield()
+            await turns.pause()
             self.check_open()
         tables, clock = self._tables, self._clock
         now = clock()
@@ -83,14 +82,7 @@ class MemoryEngine:
         return answer
 
     async def checkpoint(self) -> None:
-        if perf_counter() < self._turn_ends:
-            await self._check()
-        else:
-            await self._yield()
-
-    async def _yield(self) -> None:
-        await self._pause()
-        self._turn_ends = perf_counter() + TURN
+        await self._turns.checkpoint()
 
     async def idle(self) -> None:
         self.check_open()
@@ -100,11 +92,12 @@ class MemoryEngine:
         """What `do` does before its effect, written out there to spare it a call: a checkpoint, then the clock."""
         if self._closed:
             raise Closed
-        if perf_counter() < self._turn_ends:
-            check = self._check
+        turns = self._turns
+        if perf_counter() < turns.end:
+            check = turns.check
             await check()
         else:
-            await self._yield()
+            await turns.pause()
             self.check_open()
         clock = self._clock
         now = clock()

@@ -31,7 +31,6 @@ __all__ = [
     "heard",
     "ids_of",
     "merge",
-    "prune",
     "reserve",
     "wake",
 ]
@@ -40,6 +39,9 @@ A = TypeVar("A")
 
 Call = tuple[str, Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 Steps = Generator[Call, Any, A]
+
+WAKES_KEPT = 4_096  # rows
+PRUNE_EVERY = 1_024  # commits of an origin that woke somebody
 
 _STATES = (PENDING, PROCESSING, DEAD)
 _STATE_NUMBERS = {state: number for number, state in enumerate(_STATES)}
@@ -278,9 +280,7 @@ def _publish(op: ops.Publish, now: float, ids: Sequence[int]) -> Steps[list[int]
     return offsets
 
 
-def _get_offset(
-    op: ops.GetOffset | ops.ReadFromConsumer | ops.SaveOffset, now: float, ids: Sequence[int]
-) -> Steps[int]:
+def _get_offset(op: ops.GetOffset | ops.ReadFromConsumer, now: float, ids: Sequence[int]) -> Steps[int]:
     rows = yield sql.GET_OFFSET, {"stream": op.stream, "consumer": op.consumer}
     return rows[0][0] if rows else 0
 
@@ -439,16 +439,18 @@ def merge(record: Sequence[Effect]) -> Steps[None]:
 
 
 def wake(channels: Iterable[str], origin: int, seq: int, now: float) -> Steps[None]:
-    """Tell the other stores."""
+    """Tell the other stores; now and then, and at the first of an origin, forget what is too much."""
     yield (
         sql.ADD_WAKE,
         [{"channel": channel, "origin": origin, "seq": seq, "now": now} for channel in channels],
     )
+    if seq % PRUNE_EVERY == 1:
+        yield from _prune()
 
 
-def prune(kept: int) -> Steps[None]:
+def _prune() -> Steps[None]:
     """Forget the oldest wakes, and note up to when."""
-    superfluous = yield sql.SUPERFLUOUS_WAKES, {"kept": kept}
+    superfluous = yield sql.SUPERFLUOUS_WAKES, {"kept": WAKES_KEPT}
     for (until,) in superfluous:
         yield sql.PRUNE_WAKES, {"until": until}
         yield sql.PRUNE, {"until": math.ceil(until)}

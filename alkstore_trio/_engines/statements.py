@@ -158,11 +158,11 @@ update $jobs indexed by $jobs_expiry
 set state = 2, lane = 3, last_error = :error, died_at = :now
 where queue = :queue and lane in (0, 1, 2) and {EXPIRED}"""
 
-REVIVE = """
+REVIVE = f"""
 update $jobs
 set state = 0, lane = 1, due = :now, run_at = :now, expires_at = null, attempts = 0, worker_id = null,
  claim_expires_at = null, last_error = null, died_at = null
-where id = :id and queue = :queue and state = 2"""
+where id = :id and queue = :queue and {BURIED}"""
 
 DELETE = f"""
 delete from $jobs

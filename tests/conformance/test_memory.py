@@ -2,8 +2,7 @@
 
 import pytest
 
-from alkstore_trio import open_memory
-from alkstore_trio._engines import memory
+from alkstore_trio import _loop, open_memory
 from alkstore_trio.testing.conformance import *
 
 
@@ -15,4 +14,4 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture  # type: ignore[no-redef]  # overrides the suite's
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that is over at once: every checkpoint suspends."""
-    monkeypatch.setattr(memory, "TURN", 0.0)
+    monkeypatch.setattr(_loop, "TURN", 0.0)

@@ -10,18 +10,13 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import Queue, Store, Wake, open_memory, open_store
+from alkstore_trio import Queue, Store, Wake, _loop, open_memory, open_store
 from alkstore_trio._engines import memory
 from alkstore_trio._engines.queue_table import QueueTable
 from alkstore_trio._rules.queue import JobRow
 from alkstore_trio.testing import ManualClock
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["trio", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -181,7 +176,8 @@ async def test_a_loop_of_verbs_lets_other_tasks_have_their_turns(
     store: Store, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = itertools.count()
-    monkeypatch.setattr(memory, "perf_counter", lambda: next(ticks) * 1e-5)  # each look at it takes 10 microseconds
+    for module in memory, _loop:
+        monkeypatch.setattr(module, "perf_counter", lambda: next(ticks) * 1e-5)  # each look at it takes 10 microseconds
     turns = calls = 0
 
     async def other() -> None:

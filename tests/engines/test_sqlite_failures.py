@@ -19,11 +19,6 @@ _MOST = 60  # statements; no verb has nearly as many
 _UNCOUNTED = {"alkstore_counters", "alkstore_wakes"}  # gaps, and hints
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 class Faults:
     """Which statement of the store's connections fails next: the n-th from now; 0: none."""
 

@@ -19,11 +19,6 @@ from alkstore_trio.schema import script
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 async def _failure(path: Path, **options: Any) -> str:
     """What is said of a file that cannot be opened."""
     with pytest.raises(DatabaseError) as caught:

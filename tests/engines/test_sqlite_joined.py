@@ -27,16 +27,6 @@ pytestmark = pytest.mark.anyio
 _BOUND = 20.0  # seconds after which a test hangs
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "app.db")
-
-
 @pytest.fixture
 async def store(path: str) -> AsyncIterator[Store]:
     async with open_sqlite(path, durability="normal") as opened:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
-from pathlib import Path
 
 import anyio
 import pytest
@@ -27,16 +26,6 @@ _TRIES = 3  # of a measurement
 _BOUND = 20.0  # seconds that nothing here takes
 _WAL_BOUND = 3 * 4 * 2**20  # bytes: the limit, a few large transactions, and what came while a reader read
 _OPENINGS = 30
-
-
-@pytest.fixture(params=["trio", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "store.db")
 
 
 # A lock that another connection holds

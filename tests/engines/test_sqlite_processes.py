@@ -40,16 +40,6 @@ _UNHINTED = 1.5  # seconds in which that poll has done so
 _BEHIND = 5_400  # seconds that a waker's clock is late, so that what it schedules by the hour is due at once
 
 
-@pytest.fixture(params=["trio", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "store.db")
-
-
 # Children
 
 
@@ -375,30 +365,28 @@ async def latency(waker: Child, verb: str, arrival: Callable[[], Awaitable[float
         return woken - float(called)
 
 
+async def median_latency(path: str, loop: str, verb: str, hints: str, times: int) -> float:
+    """Seconds from another process's call to the wake here, its hints sent or lost."""
+    async with (
+        open_sqlite(path, durability="normal") as store,
+        woken_by_all(store) as arrivals,
+        a_waker(path, loop, hints) as waker,
+    ):
+        return statistics.median([await latency(waker, verb, arrivals[verb]) for _ in range(times)])
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["notify", "enqueue", "publish", "schedule"])
 async def test_another_process_wakes_who_waits_here_well_before_the_safety_poll(
     path: str, anyio_backend: str, verb: str
 ) -> None:
-    async with (
-        open_sqlite(path, durability="normal") as store,
-        woken_by_all(store) as arrivals,
-        a_waker(path, anyio_backend, "sent") as waker,
-    ):
-        taken = [await latency(waker, verb, arrivals[verb]) for _ in range(7)]
-    assert statistics.median(taken) < _HINTED
+    assert await median_latency(path, anyio_backend, verb, "sent", times=7) < _HINTED
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["notify", "enqueue", "publish", "schedule"])
 async def test_a_wake_whose_hint_was_lost_is_found_by_the_safety_poll(path: str, anyio_backend: str, verb: str) -> None:
-    async with (
-        open_sqlite(path, durability="normal") as store,
-        woken_by_all(store) as arrivals,
-        a_waker(path, anyio_backend, "lost") as waker,
-    ):
-        taken = [await latency(waker, verb, arrivals[verb]) for _ in range(3)]
-    assert statistics.median(taken) < _UNHINTED
+    assert await median_latency(path, anyio_backend, verb, "lost", times=3) < _UNHINTED
 
 
 @pytest.mark.anyio

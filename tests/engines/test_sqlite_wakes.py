@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from alkstore_trio import StopToken, Wake, open_sqlite
-from alkstore_trio._engines.sqlite import engine, writer
+from alkstore_trio._engines import sqlops
+from alkstore_trio._engines.sqlite import engine
 from alkstore_trio._engines.sqlite.peers import HashedHub, Peers, mark
 from alkstore_trio._rules.names import RECONNECTED
 from alkstore_trio._wake import Bell
@@ -17,11 +18,6 @@ from alkstore_trio._wake import Bell
 pytestmark = pytest.mark.anyio
 
 _BOUND = 20.0  # seconds after which a test hangs
-
-
-@pytest.fixture(params=["trio", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def _kept(path: Path) -> int:
@@ -41,8 +37,8 @@ async def test_a_channel_is_kept_once_however_often_it_is_woken(tmp_path: Path) 
 async def test_what_is_kept_is_bounded_and_whoever_may_have_missed_something_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "WAKES_KEPT", 8)
-    monkeypatch.setattr(writer, "PRUNE_EVERY", 16)
+    monkeypatch.setattr(sqlops, "WAKES_KEPT", 8)
+    monkeypatch.setattr(sqlops, "PRUNE_EVERY", 16)
     monkeypatch.setattr(Peers, "tell", lambda *_, **__: None)  # so that the other looks only after the pruning
     path = tmp_path / "a.db"
     async with (
@@ -83,7 +79,7 @@ async def test_a_hint_after_one_that_was_lost_has_its_reader_look(
 async def test_stores_that_wake_once_each_leave_no_more_than_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "WAKES_KEPT", 4)
+    monkeypatch.setattr(sqlops, "WAKES_KEPT", 4)
     path = tmp_path / "a.db"
     for _ in range(8):
         async with open_sqlite(path, durability="normal") as store:

@@ -176,18 +176,11 @@ class SqliteEngine:
         if isinstance(op, ops.Read):
             return await self.read(op)
         self.refuse_to_wait_for_oneself()
-        if not (n := sqlops.ids_of(op)):
+        if n := sqlops.ids_of(op):
+            ids = self.ids.take(n) or await self.ids.get(n)
+            answer = await self.ask(self.submit, doing(op, ids), op.wakes, partial(self._withdraw, ids))
+        else:
             answer = await self.ask(self.submit, doing(op), op.wakes)
-            return answer
-        ids = self.ids.take(n) or await self.ids.get(n)
-
-        def withdraw(request: Request) -> bool:
-            withdrawn = request.take()
-            if withdrawn:
-                self.ids.put_back(ids)
-            return withdrawn
-
-        answer = await self.ask(self.submit, doing(op, ids), op.wakes, withdraw)
         return answer
 
     async def begin(self) -> SqliteTx:
@@ -234,6 +227,13 @@ class SqliteEngine:
             raise request.error
         return request.answer
 
+    def _withdraw(self, ids: Sequence[int], request: Request) -> bool:
+        """Withdraw a request, and with it the ids that it was to use."""
+        withdrawn = request.take()
+        if withdrawn:
+            self.ids.put_back(ids)
+        return withdrawn
+
     def break_off(self, request: Request) -> bool:
         """Withdraw a request, or have the statement that it is at end with an error."""
         withdrawn = request.take()
@@ -272,9 +272,9 @@ class SqliteEngine:
 
     # Who holds the writer
 
-    def refuse_to_wait_for_oneself(self, hold: Hold | None = None) -> None:
+    def refuse_to_wait_for_oneself(self) -> None:
         """A write that would wait for a transaction of the same task would wait for ever."""
-        if self.holder is not None and self.holder is not hold and self.holder.task == anyio.get_current_task().id:
+        if self.holder is not None and self.holder.task == anyio.get_current_task().id:
             raise RuntimeError(
                 "an open transaction of this task holds the writer since it published or executed: write inside it, "
                 "or after it has ended"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._ops import Op, Write
 from .. import sqlops
 from .file import Session, failure
-from .peers import LOOK, POKE, PRUNE_EVERY, WAKES_KEPT, mark
+from .peers import LOOK, POKE, mark
+from .requests import doing
 
 if TYPE_CHECKING:
     from .engine import SqliteEngine
@@ -62,13 +63,11 @@ class JoinedSqlite:
             try:
                 writes = isinstance(op, Write)  # which take the lock first, so that wakes are numbered as they commit
                 ids = session.run(sqlops.reserve(sqlops.ids_of(op))) if writes else ()
-                answer: A = session.run(sqlops.HANDLERS[op.__class__](op, self._engine.now(), ids))
+                answer: A = doing(op, ids)(session, self._engine.now())
                 channels = op.wakes(answer)
                 if channels:
                     seq = next(self._engine.joined_wakes)
                     session.run(sqlops.wake(channels, self._engine.joined, seq, time.time()))
-                    if seq % PRUNE_EVERY == 1:
-                        session.run(sqlops.prune(WAKES_KEPT))
                 session.query("release alkstore")
             except BaseException:
                 if self._connection.in_transaction:

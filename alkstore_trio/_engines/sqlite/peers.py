@@ -19,12 +19,10 @@ from hashlib import blake2b
 
 from ..._wake import Hub, Waker
 
-__all__ = ["LOOK", "POKE", "PRUNE_EVERY", "WAKES_KEPT", "HashedHub", "Hint", "Peers", "mark"]
+__all__ = ["LOOK", "POKE", "HashedHub", "Hint", "Peers", "mark"]
 
 log = logging.getLogger("alkstore_trio")
 
-WAKES_KEPT = 4_096  # rows
-PRUNE_EVERY = 1_024  # commits that woke somebody, the first of each store among them
 
 Hint = tuple[bytes, int, int]  # a mark, and the origin and number of the commit that woke its channel
 

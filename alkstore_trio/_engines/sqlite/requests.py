@@ -17,7 +17,7 @@ from ..._ops import Op
 from ..sqlops import HANDLERS
 from .file import File, Session, failure
 
-__all__ = ["Hold", "Post", "Request", "Work", "doing", "drained", "nobody", "nothing", "translated"]
+__all__ = ["Hold", "Post", "Request", "Work", "doing", "drained", "nobody", "nothing", "refuse", "translated"]
 
 Work = Callable[[Session, float], Any]
 
@@ -110,7 +110,7 @@ class Post(Protocol):
 class Hold:
     """A transaction's grip on the writer."""
 
-    __slots__ = ("_post", "began", "inbox", "lives", "task", "who")
+    __slots__ = ("_post", "began", "began_at", "glance_at", "inbox", "lives", "task", "warned", "who")
 
     def __init__(self, task: int, who: str, post: Post) -> None:
         self._post = post
@@ -119,6 +119,8 @@ class Hold:
         self.inbox: SimpleQueue[Request | None] = SimpleQueue()
         self.began = False  # whether the writer has come to it
         self.lives = False  # whether the writer is serving it
+        self.began_at = self.glance_at = 0.0  # the writer's own, by the monotonic clock
+        self.warned = False
 
     def submit(self, request: Request) -> None:
         """Have a request done in the transaction."""
@@ -128,10 +130,7 @@ class Hold:
 
     def refuse_all(self) -> None:
         """Answer those that came when the writer had left: the store is closed."""
-        refused = list(drained(self.inbox))
-        for request in refused:
-            request.error = Closed()
-        self._post(refused)
+        refuse(drained(self.inbox), self._post)
 
     def discard(self) -> None:
         """End the transaction without its effects. May be called in any thread, and twice."""
@@ -147,6 +146,14 @@ def drained(inbox: SimpleQueue[Request | None]) -> Iterator[Request]:
             return
         if request is not None and request.take():
             yield request
+
+
+def refuse(requests: Iterable[Request], post: Post) -> None:
+    """Answer requests that nobody will do any more."""
+    refused = list(requests)
+    for request in refused:
+        request.error = Closed()
+    post(refused)
 
 
 def translated(error: Exception, file: File) -> Exception:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from ..._errors import Closed, DatabaseError
-from ..sqlops import give_back, prune, wake
+from ..._errors import DatabaseError
+from ..sqlops import give_back, wake
 from .file import FIRST_NAP, LAST_NAP, Checkpoints, File, Session, is_busy
-from .peers import PRUNE_EVERY, WAKES_KEPT, Peers, mark
-from .requests import Hold, Post, Request, drained, translated
+from .peers import Peers, mark
+from .requests import Hold, Post, Request, drained, refuse, translated
 
 __all__ = ["Writer"]
 
@@ -58,7 +58,7 @@ class Writer:
         """Have a request done."""
         self._inbox.put(request)
         if self._over:
-            self._refuse(drained(self._inbox))
+            refuse(drained(self._inbox), self._post)
 
     def interrupt(self) -> None:
         """Break off the statement that is running; a group that it hits by mistake is run again."""
@@ -92,8 +92,8 @@ class Writer:
                 self._leave()
         finally:
             self._over = True
-            self._refuse(request for request in self._waiting if request.take())
-            self._refuse(drained(self._inbox))
+            refuse((request for request in self._waiting if request.take()), self._post)
+            refuse(drained(self._inbox), self._post)
             self._post([self._ended])
 
     def _open(self) -> Session:
@@ -202,7 +202,7 @@ class Writer:
                     break
                 if not self._waiting:
                     self._receive()
-            self._commit(group)
+            channels = self._commit(group)
         except Exception as error:
             if len(group) == 1 and not _is_interrupted(error):
                 self._fail(group, error)
@@ -212,20 +212,19 @@ class Writer:
                     self._waiting.appendleft(request)
             self._rollback()
         else:
-            self._committed(group)
+            self._committed(group, channels)
 
-    def _commit(self, group: list[Request]) -> None:
-        channels = _woken(group)
+    def _commit(self, group: list[Request]) -> Iterable[str]:
+        """Make it stand, with what it wakes: each channel once."""
+        channels = dict.fromkeys(channel for request in group for channel in request.channels)
         if channels:
             self._wakes += 1
             self._session.run(wake(channels, self._origin, self._wakes, time.time()))
-            if self._wakes % PRUNE_EVERY == 1:
-                self._session.run(prune(WAKES_KEPT))
         self._session.commit()
+        return channels
 
-    def _committed(self, group: list[Request]) -> None:
+    def _committed(self, group: list[Request], channels: Iterable[str]) -> None:
         """Hint to the other stores what stands now, and hand it back."""
-        channels = _woken(group)
         if channels:
             try:
                 self._peers.tell((mark(channel), self._origin, self._wakes) for channel in channels)
@@ -256,53 +255,28 @@ class Writer:
     # A transaction that holds the writer
 
     def _serve_hold(self, request: Request, hold: Hold) -> None:
+        """Serve a transaction until it ends."""
         hold.began = hold.lives = True
+        hold.began_at = time.monotonic()
+        hold.glance_at = hold.began_at + _GLANCE
         try:
-            self._serve_until_its_end(request, hold)
+            while self._serve_held(request, hold):
+                following = self._next_held(hold)
+                if following is None:
+                    self._rollback()
+                    return
+                request = following
         finally:
             hold.lives = False
             hold.refuse_all()
 
-    def _serve_until_its_end(self, request: Request, hold: Hold) -> None:
-        since = time.monotonic()
-        glance, warned = since + _GLANCE, False
-        while self._serve_held(request, hold):
-            following: Request | None = None
-            while following is None:
-                if time.monotonic() > glance:
-                    self._receive()
-                    held = time.monotonic() - since
-                    self._expire(f"is held by a transaction of task {hold.who!r}, for {held:.1f} s now")
-                    if held > _HELD_LONG and not warned:
-                        warned = True
-                        log.warning(
-                            "%r: a transaction of task %r has held the writer for %.1f s: nobody can write and no "
-                            "lease can be renewed until it ends (publish and execute last)",
-                            self._file.path,
-                            hold.who,
-                            held,
-                        )
-                    glance = time.monotonic() + _GLANCE
-                try:
-                    following = hold.inbox.get(timeout=_GLANCE)
-                except Empty:
-                    if self._closing:
-                        self._rollback()
-                        return
-                    continue
-                if following is None:
-                    self._rollback()
-                    return
-                if not following.take():
-                    following = None
-            request = following
-
     def _serve_held(self, request: Request, hold: Hold) -> bool:
         """Do a request in the transaction; whether that goes on."""
+        channels: Iterable[str] = ()
         try:
             request.run(self._session)
             if request.ends:
-                self._commit([request])
+                channels = self._commit([request])
         except (OverflowError, TypeError, ValueError) as error:  # refused before it reached the database
             request.error = error
         except Exception as error:
@@ -311,22 +285,39 @@ class Writer:
             hold.lives = False
         if request.ends and request.error is None:
             hold.lives = False
-            self._committed([request])
-        else:
-            self._post([request])
+        self._committed([request], channels)
         return hold.lives
 
-    def _refuse(self, requests: Iterable[Request]) -> None:
-        refused = list(requests)
-        for request in refused:
-            request.error = Closed()
-        self._post(refused)
+    def _next_held(self, hold: Hold) -> Request | None:
+        """What the transaction asks next; ``None``: it is discarded, or the store is closing."""
+        while True:
+            if time.monotonic() > hold.glance_at:
+                self._glance(hold)
+            try:
+                request = hold.inbox.get(timeout=_GLANCE)
+            except Empty:
+                if self._closing:
+                    return None
+                continue
+            if request is None or request.take():
+                return request
+
+    def _glance(self, hold: Hold) -> None:
+        """Look whose patience is over, and whether the writer is held for too long."""
+        self._receive()
+        held = time.monotonic() - hold.began_at
+        self._expire(f"is held by a transaction of task {hold.who!r}, for {held:.1f} s now")
+        if held > _HELD_LONG and not hold.warned:
+            hold.warned = True
+            log.warning(
+                "%r: a transaction of task %r has held the writer for %.1f s: nobody can write and no lease can be "
+                "renewed until it ends (publish and execute last)",
+                self._file.path,
+                hold.who,
+                held,
+            )
+        hold.glance_at = time.monotonic() + _GLANCE
 
 
 def _is_interrupted(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
-
-
-def _woken(group: list[Request]) -> dict[str, None]:
-    """The channels that a group's answers wake, each once."""
-    return dict.fromkeys(channel for request in group for channel in request.channels)
