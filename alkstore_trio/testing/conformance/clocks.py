@@ -467,11 +467,20 @@ async def test_a_waiter_for_a_lock_takes_over_within_two_seconds_whatever_the_cl
 # Rows
 
 
-async def test_an_exhausted_job_dies_whatever_the_clock_had_made_of_it_before(store: Store, clock: ManualClock) -> None:
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (6, -5, 2),  # lapsed and expired; not expired, and the claim valid again; lapsed
+        (6, -2),  # lapsed and expired; not expired, and lapsed all the same
+    ],
+)
+async def test_an_exhausted_job_dies_whatever_the_clock_had_made_of_it_before(
+    store: Store, clock: ManualClock, steps: tuple[int, ...]
+) -> None:
     queue = store.queue("q", max_attempts=1, visibility_timeout=2)
     job_id = await queue.enqueue("x", expires=5)
     assert await queue.claim("w") is not None
-    for step in (6, -5, 2):  # lapsed and expired; not expired, and the claim valid again; lapsed
+    for step in steps:
         clock.advance(step)
         assert await queue.claim("another") is None
     job = await queue.get_job(job_id)
