@@ -16,6 +16,7 @@ from ._errors import ReservedName as ReservedName
 from ._errors import Snooze as Snooze
 from ._lock import LockHandle as LockHandle
 from ._open import open_memory as open_memory
+from ._open import open_postgres as open_postgres
 from ._open import open_sqlite as open_sqlite
 from ._open import open_store as open_store
 from ._outbox import Outbox as Outbox
@@ -25,6 +26,7 @@ from ._receivers import EventReceiver as EventReceiver
 from ._receivers import WakeReceiver as WakeReceiver
 from ._store import Store as Store
 from ._stream import Stream as Stream
+from ._tx import JoinedTx as JoinedTx
 from ._tx import SyncJoinedTx as SyncJoinedTx
 from ._tx import Tx as Tx
 from ._values import Job as Job
@@ -51,6 +53,7 @@ __all__ = [
     "Job",
     "JobHandle",
     "JobState",
+    "JoinedTx",
     "LeadershipLost",
     "LockHandle",
     "LockHeld",
@@ -74,6 +77,7 @@ __all__ = [
     "Wake",
     "WakeReceiver",
     "open_memory",
+    "open_postgres",
     "open_sqlite",
     "open_store",
 ]

@@ -70,6 +70,8 @@ class TxUnit(Unit, Protocol):
 class JoinedUnit(Unit, Protocol):
     """An application's own transaction. Over a synchronous connection it never awaits, and needs no loop."""
 
+    awaits: bool  #: whether its connection is an asynchronous one
+
     def wake(self) -> None:
         """The application has committed: wake whom its effects concern, as far as that is not done by itself."""
         ...

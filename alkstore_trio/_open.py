@@ -8,12 +8,12 @@ from urllib.parse import unquote, urlsplit
 
 from ._engine import Engine
 from ._errors import shown
-from ._rules.bounds import Seconds, duration
+from ._rules.bounds import Seconds, at_least, duration
 from ._store import Store
 from ._waiting import Background
 from ._wake import Hub
 
-__all__ = ["open_engine", "open_memory", "open_sqlite", "open_store"]
+__all__ = ["open_engine", "open_memory", "open_postgres", "open_sqlite", "open_store"]
 
 
 def open_memory(*, clock: Callable[[], float] | None = None) -> AbstractAsyncContextManager[Store]:
@@ -90,6 +90,61 @@ async def _sqlite(
         yield store
 
 
+def open_postgres(
+    dsn: str,
+    *,
+    schema: str = "alkstore",
+    max_connections: int = 10,
+    lock_timeout: Seconds = 10,
+    listen_dsn: str | None = None,
+    wakes: Literal["listen", "poll"] = "listen",
+    clock: Callable[[], float] | None = None,
+) -> AbstractAsyncContextManager[Store]:
+    """A store in a schema of a Postgres database, which any number of hosts may open: ``async with`` gives a `Store`.
+
+    Needs the extra ``alkstore-trio[postgres]``. ``dsn`` is a URL or keywords as libpq takes them. The schema is made if
+    there is none. At most ``max_connections`` are open for statements, of which transactions take all but one, and two
+    more for wakes: one listens, by ``listen_dsn`` where the other leads through a pooler that cannot; with
+    ``wakes="poll"`` none listens and everybody who waits looks once a second. What waits for a row that a transaction
+    holds is a `DatabaseError` that is ``transient`` after ``lock_timeout`` seconds. Without ``clock`` the server's own
+    decides; otherwise as for `open_memory`.
+
+    Entered, it raises a `DatabaseError` for a server that cannot be reached or be a store, and says why.
+    """
+    from ._engines.schema import quoted
+
+    for name, conninfo in (("dsn", dsn), ("listen_dsn", listen_dsn or "")):
+        if not isinstance(conninfo, str):
+            raise TypeError(f"{name} must be a str, not {type(conninfo).__name__}")
+    if wakes not in ("listen", "poll"):
+        raise ValueError(f"wakes must be 'listen' or 'poll', not {shown(wakes)}")
+    place = quoted(schema)
+    connections = at_least(2, max_connections, "max_connections")
+    seconds = duration(lock_timeout, "lock_timeout")
+    _check_clock(clock)
+    return _postgres(dsn, place, connections, seconds, listen_dsn or dsn if wakes == "listen" else None, clock)
+
+
+@asynccontextmanager
+async def _postgres(
+    dsn: str,
+    schema: str,
+    max_connections: int,
+    lock_timeout: float,
+    listen_dsn: str | None,
+    clock: Callable[[], float] | None,
+) -> AsyncIterator[Store]:
+    from ._engines.postgres import PostgresEngine, Server, redacted
+
+    server = Server(dsn, redacted(dsn), schema, lock_timeout)
+    ears = None if listen_dsn is None else Server(listen_dsn, redacted(listen_dsn), schema, lock_timeout)
+    engine = PostgresEngine(server, ears, max_connections, clock)
+    await engine.open()
+    async with open_engine(lambda: engine) as store, Background() as background:
+        engine.serve(background.start_soon)
+        yield store
+
+
 def _check_clock(clock: object) -> None:
     if clock is not None and not callable(clock):
         raise TypeError(f"clock must be a callable giving unix seconds, not {clock!r}")
@@ -111,11 +166,16 @@ def _from_sqlite_url(url: str, **options: Any) -> AbstractAsyncContextManager[St
     return open_sqlite(unquote(parts.path[1:]), **options)
 
 
-_SCHEMES = {"memory": _from_memory_url, "sqlite": _from_sqlite_url}
+_SCHEMES: dict[str, Callable[..., AbstractAsyncContextManager[Store]]] = {
+    "memory": _from_memory_url,
+    "sqlite": _from_sqlite_url,
+    "postgresql": open_postgres,
+    "postgres": open_postgres,
+}
 
 
 def open_store(url: str, **options: Any) -> AbstractAsyncContextManager[Store]:
-    """A store by URL: ``memory:``, ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
+    """A store by URL: ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://...``.
 
     The options are those of the engine's own ``open_*`` function.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 from uuid import uuid4
 
 import anyio
@@ -20,7 +20,17 @@ from ._rules.bounds import Seconds
 from ._rules.stamps import stamps
 from ._runner import run_schedules
 from ._stream import Stream
-from ._tx import Committing, Opened, SyncJoinedTx, Tx, checked_notify, in_transaction
+from ._tx import (
+    AsyncConnection,
+    Committing,
+    JoinedTx,
+    Opened,
+    SyncConnection,
+    SyncJoinedTx,
+    Tx,
+    checked_notify,
+    in_transaction,
+)
 from ._values import Schedule, ScheduleState
 from ._waiting import StopToken
 
@@ -174,14 +184,22 @@ class Store:
             raise TypeError(f"fn must be an async function, not {fn!r}")
         return await in_transaction(self._engine, fn, bounds.at_least(1, attempts, "attempts"))
 
-    def join(self, connection: object) -> SyncJoinedTx:
+    @overload
+    def join(self, connection: SyncConnection) -> SyncJoinedTx: ...
+
+    @overload
+    def join(self, connection: AsyncConnection) -> JoinedTx: ...
+
+    def join(self, connection: object) -> SyncJoinedTx | JoinedTx:
         """Put effects into a transaction that the application holds on a connection of its own, and alone commits.
 
-        SQLite takes an ``sqlite3.Connection`` on the store's file. ``RuntimeError`` if no transaction is open there,
-        and on the memory engine; ``ValueError`` for a connection to something else.
+        SQLite takes an ``sqlite3.Connection`` on the store's file, Postgres a psycopg connection to its database, whose
+        asynchronous one gives coroutines. ``RuntimeError`` if no transaction is open there, and on the memory engine;
+        ``ValueError`` for a connection to something else (an asynchronous one says so at its first use).
         """
         self._engine.check_open()
-        return SyncJoinedTx(self._engine.join(connection))
+        unit = self._engine.join(connection)
+        return JoinedTx(unit) if unit.awaits else SyncJoinedTx(unit)
 
     async def aclose(self) -> None:
         """Close the store, ending every receiver. Closes even when cancelled; a second call does nothing."""

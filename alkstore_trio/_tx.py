@@ -7,7 +7,7 @@ tasks at once.
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
@@ -23,7 +23,17 @@ from ._rules.payload import encode
 from ._stream import Stream
 from ._values import Job, StreamEvent
 
-__all__ = ["Committing", "Opened", "SyncJoinedTx", "Tx", "checked_notify", "in_transaction"]
+__all__ = [
+    "AsyncConnection",
+    "Committing",
+    "JoinedTx",
+    "Opened",
+    "SyncConnection",
+    "SyncJoinedTx",
+    "Tx",
+    "checked_notify",
+    "in_transaction",
+]
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -205,11 +215,38 @@ class Tx(_Effects):
         await self._life.rollback()
 
 
+class JoinedTx(_Effects):
+    """A transaction that the application holds on an asynchronous connection, and alone commits or rolls back.
+
+    Wakes follow its commit by themselves. A stale snapshot is a `DatabaseError` that is ``retryable``; after any
+    `DatabaseError` the application's transaction can only be rolled back.
+    """
+
+    __slots__ = ()
+
+
+class SyncConnection(Protocol):
+    """A driver's connection that is used without a loop."""
+
+    def commit(self) -> None:
+        """Commit its transaction."""
+        ...
+
+
+class AsyncConnection(Protocol):
+    """A driver's connection that is used with ``await``."""
+
+    def commit(self) -> Awaitable[None]:
+        """Commit its transaction."""
+        ...
+
+
 class SyncJoinedTx:
     """A transaction that the application holds on a synchronous connection, and alone commits or rolls back.
 
     Its methods are plain functions, to be called in the connection's thread; no loop need run there. Each effect stands
-    in the application's transaction or not at all. A stale snapshot is a `DatabaseError` that is ``retryable``.
+    in the application's transaction or not at all. A stale snapshot is a `DatabaseError` that is ``retryable``; on
+    Postgres, after any `DatabaseError` the application's transaction can only be rolled back.
     """
 
     __slots__ = ("_effects", "_unit")
@@ -299,7 +336,10 @@ class SyncJoinedTx:
         return _at_once(self._effects.read_from_consumer_tx(stream, consumer, limit))
 
     def wake(self) -> None:
-        """Call it after the commit: whoever the effects concern is woken at once, and else within a second."""
+        """Call it after the commit: whoever the effects concern is woken at once, and else within a second.
+
+        On Postgres it does nothing: there the wakes follow the commit by themselves.
+        """
         self._unit.wake()
 
 

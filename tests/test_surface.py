@@ -72,11 +72,13 @@ EXPORTS = {
     "Stream",
     "StreamEvent",
     "StreamStatistics",
+    "JoinedTx",
     "SyncJoinedTx",
     "Tx",
     "Wake",
     "WakeReceiver",
     "open_memory",
+    "open_postgres",
     "open_sqlite",
     "open_store",
 }

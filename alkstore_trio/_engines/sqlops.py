@@ -25,13 +25,16 @@ from .overlay import Effect
 
 __all__ = [
     "HANDLERS",
+    "STATE_NUMBERS",
     "Call",
     "Steps",
     "give_back",
     "heard",
     "ids_of",
+    "job_row",
     "merge",
     "reserve",
+    "schedule_state",
     "wake",
 ]
 
@@ -44,7 +47,7 @@ WAKES_KEPT = 4_096  # rows
 PRUNE_EVERY = 1_024  # commits of an origin that woke somebody
 
 _STATES = (PENDING, PROCESSING, DEAD)
-_STATE_NUMBERS = {state: number for number, state in enumerate(_STATES)}
+STATE_NUMBERS = {state: number for number, state in enumerate(_STATES)}
 _LANES = {READY: 1, EXPIRED: 2, BURIED: 3}  # the rest, 0, waits for an instant
 
 
@@ -72,7 +75,7 @@ def give_back(unused: range) -> Steps[None]:
 _stamps = lru_cache(maxsize=256)(Stamps)  # a queue's rows have few
 
 
-def _row(values: Sequence[Any]) -> JobRow:
+def job_row(values: Sequence[Any]) -> JobRow:
     """A job as `statements.JOB` lists it."""
     (
         job_id,
@@ -146,7 +149,7 @@ def _enqueue(op: ops.Enqueue, now: float, ids: Sequence[int]) -> Steps[list[int]
 
 def _get_job(op: ops.GetJob, now: float, ids: Sequence[int]) -> Steps[JobRow | None]:
     rows = yield sql.GET_JOB, {"id": op.id, "queue": op.queue}
-    return _row(rows[0]) if rows else None
+    return job_row(rows[0]) if rows else None
 
 
 def _jobs(op: ops.Jobs, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
@@ -156,8 +159,8 @@ def _jobs(op: ops.Jobs, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
     elif op.state is DEAD:
         rows = yield sql.DEAD_JOBS, page
     else:
-        rows = yield sql.JOBS_OF_STATE, page | {"state": _STATE_NUMBERS[op.state]}
-    return [_row(row) for row in rows]
+        rows = yield sql.JOBS_OF_STATE, page | {"state": STATE_NUMBERS[op.state]}
+    return [job_row(row) for row in rows]
 
 
 def _count_jobs(op: ops.CountJobs, now: float, ids: Sequence[int]) -> Steps[QueueStatistics]:
@@ -196,7 +199,7 @@ def _claim(op: ops.Claim, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]
     if moved & 2:
         yield sql.FILE_EXPIRED, where
     rows = yield sql.FIRST_READY, {"queue": op.queue, "now": now, "n": op.n}
-    claims = [jobs.claimed(_row(row), op.worker_id, now) for row in rows]
+    claims = [jobs.claimed(job_row(row), op.worker_id, now) for row in rows]
     yield (
         sql.CLAIM,
         [
@@ -225,12 +228,12 @@ def _settle(op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float, 
     held = yield sql.HELD, {"id": op.id, "queue": op.queue, "token": op.token, "now": now}
     if not held:
         return False
-    row = settled(_row(held[0]), op, now)
+    row = settled(job_row(held[0]), op, now)
     yield (
         sql.REFILE,
         {
             "id": row.id,
-            "state": _STATE_NUMBERS[row.state],
+            "state": STATE_NUMBERS[row.state],
             "lane": _LANES.get(slot(row, now), 0),
             "due": row.run_at if row.claim_expires_at is None else row.claim_expires_at,
             "run_at": row.run_at,
@@ -392,10 +395,13 @@ def _remove_schedule(op: ops.RemoveSchedule, now: float, ids: Sequence[int]) -> 
 
 def _schedules(op: ops.Schedules, now: float, ids: Sequence[int]) -> Steps[list[ScheduleState]]:
     rows = yield sql.SCHEDULES, {}
-    return [
-        ScheduleState(Schedule(name, spec, queue, ScheduleOptions(priority, expires, max_attempts)), next_at)
-        for name, spec, queue, priority, expires, max_attempts, next_at in rows
-    ]
+    return [schedule_state(row) for row in rows]
+
+
+def schedule_state(values: Sequence[Any]) -> ScheduleState:
+    """A schedule as `statements.SCHEDULES` lists it."""
+    name, spec, queue, priority, expires, max_attempts, next_at = values
+    return ScheduleState(Schedule(name, spec, queue, ScheduleOptions(priority, expires, max_attempts)), next_at)
 
 
 def _due_schedules(op: ops.DueSchedules, now: float, ids: Sequence[int]) -> Steps[ops.Due]:

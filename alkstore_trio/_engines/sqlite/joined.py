@@ -26,6 +26,8 @@ class JoinedSqlite:
 
     __slots__ = ("_channels", "_connection", "_engine", "_session")
 
+    awaits = False
+
     def __init__(self, engine: "SqliteEngine", connection: sqlite3.Connection) -> None:
         self._engine = engine
         self._connection = connection

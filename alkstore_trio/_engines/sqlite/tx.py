@@ -5,7 +5,6 @@ statement of the caller's own take the writer: the staging is replayed into a re
 The threads never refer to a `SqliteTx`, so dropping it ends it.
 """
 
-import re
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +16,7 @@ from ... import _ops as ops
 from ..._errors import DatabaseError
 from ..._ops import Op
 from .. import sqlops
+from ..execute import checked_statement
 from ..overlay import Effect, Staged, View, effects
 from .file import Session
 from .ids import BLOCK, Pool
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["SqliteTx"]
 
 A = TypeVar("A")
-
-_NOTHING = re.compile(r"(?:\s|\ufeff|;|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$))*", re.DOTALL)
-_ENDING = re.compile(r"(?:begin|commit|end|rollback|savepoint|release)\b", re.IGNORECASE)
 
 
 class SqliteTx:
@@ -158,8 +155,7 @@ class SqliteTx:
 
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         self._check()
-        if _ENDING.match(sql, _NOTHING.match(sql).end()):  # type: ignore[union-attr]  # it matches anything
-            raise ValueError("a transaction is ended by its own methods, not by a statement")
+        checked_statement(sql)
         await self._engine.checkpoint()
         try:
             rows: list[tuple[Any, ...]] = await self._really(_executing(sql, params), withdraw=self._engine.break_off)

@@ -17,10 +17,11 @@ from ..._ops import Op
 from ..._store import Store
 from .._clocks import ManualClock
 
-__all__ = ["Failing", "Running", "holds", "passing", "rest", "to_be_cancelled", "watched"]
+__all__ = ["Failing", "Running", "counted", "holds", "passing", "rest", "to_be_cancelled", "watched"]
 
 _BOUND = 30.0  # seconds of real time after which a test hangs
-_ROUNDS = 25  # of a verb and a turn: longer than any chain of wakes here
+_TURNS = 25  # in which nothing is under way: longer than any chain of wakes here
+_WAITED = 400  # verbs after which what is under way waits for something else
 _STEP = 0.5  # seconds of the store's clock
 
 
@@ -57,11 +58,46 @@ class Running:
         return self.error
 
 
+@attrs.define(eq=False, slots=False)
+class _Counted:
+    """An engine in front of another that counts the ops that are under way in it."""
+
+    _inner: Any
+    under_way: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def engine(self) -> "_Counted":
+        return self
+
+    async def do(self, op: Op[Any]) -> Any:
+        self.under_way += 1
+        try:
+            return await self._inner.do(op)
+        finally:
+            self.under_way -= 1
+
+
+def counted(store: Store) -> Store:
+    """A front of the store for which `rest` knows what is still under way elsewhere: in a thread, or at a server."""
+    engine: Any = _Counted(store._engine)
+    return Store(engine)
+
+
 async def rest(store: Store) -> None:
-    """Return once whoever was woken has acted: rounds of a verb, since an engine may do its work elsewhere."""
-    for _ in range(_ROUNDS):
-        await store.queues()
+    """Return once whoever was woken has acted, whatever that took, or waits for what only this task can give."""
+    engine: Any = store._engine
+    turns = waited = 0
+    while turns < _TURNS and waited < _WAITED:
         await checkpoint()
+        if engine.under_way:
+            turns = 0
+            waited += 1
+            await store.queues()  # lets time pass where it is spent
+        else:
+            turns += 1
     with anyio.fail_after(_BOUND):
         await anyio.wait_all_tasks_blocked()
 

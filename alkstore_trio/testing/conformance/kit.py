@@ -16,6 +16,7 @@ from ..._store import Store
 from ..._tx import Tx
 from ..._values import Job, StreamEvent
 from .._clocks import ManualClock
+from .driving import counted
 
 __all__ = ["Case", "Effects", "anyio_backend", "clock", "effects", "store", "traits"]
 
@@ -49,7 +50,7 @@ def clock() -> ManualClock:
 async def store(case: Case, clock: ManualClock, anyio_backend: str) -> AsyncIterator[Store]:
     """A fresh store on the manual clock."""
     async with case.open(clock=clock) as opened:
-        yield opened
+        yield counted(opened)
 
 
 @pytest.fixture

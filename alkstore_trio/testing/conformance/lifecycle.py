@@ -151,7 +151,7 @@ _VERBS: dict[str, Callable[[_Hands], Awaitable[object]]] = {
     "begin_tx": _enter(lambda my: my.store.begin_tx()),
     "transaction": _enter(lambda my: my.store.transaction()),
     "with_tx": lambda my: my.store.with_tx(_nothing),
-    "join": _call(lambda my: my.store.join(object())),
+    "join": _call(lambda my: my.store.join(object())),  # type: ignore[call-overload]  # closed comes first
     "enqueue": lambda my: my.queue.enqueue(1),
     "enqueue_many": lambda my: my.queue.enqueue_many([1]),
     "enqueue_many of none": lambda my: my.queue.enqueue_many([]),

@@ -1,0 +1,560 @@
+"""One connection to a server: psycopg's, but for its waiting, which is the running loop's own.
+
+Whatever interrupts a statement, it is driven to its end before anybody hears of it, so that the next statement finds
+the protocol in step: an answer that was under way is returned, not thrown away, and no checkpoint follows it. Our own
+statements go past psycopg's adapters, and theirs past ours. A connection is one task's at a time. Nothing here may
+send a statement that nobody asked for.
+"""
+
+import select
+import struct
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import checkpoint, current_token
+
+from ..._loop import event_class, insist, unbroken
+from .failures import NotConnected, check_driver, parsed
+
+import psycopg  # isort: skip  # `failures` says what to do where it is missing
+from psycopg import adapt, generators, postgres, pq  # isort: skip
+from psycopg.conninfo import make_conninfo  # isort: skip
+from psycopg.types import array  # isort: skip
+
+check_driver()
+
+_split: Callable[[Any], list[Any]]
+try:
+    from psycopg._conninfo_attempts import conninfo_attempts as _split
+except ImportError:  # it has moved before; then libpq looks names up by itself, and the loop waits
+
+    def _split(params: Any) -> list[Any]:
+        return [params]
+
+
+__all__ = ["AsyncAnyioConnection"]
+
+RV = TypeVar("RV")
+
+_CANCEL_BOUND = 5.0  # seconds within which a statement that was called off must have come to its end
+_TURN = 0.005  # seconds that sending may keep the loop from other tasks
+_CONNECT_TIMEOUT = 10.0  # seconds for each address
+_DEFAULTS = {
+    "application_name": "alkstore_trio",
+    "keepalives_idle": "10",  # with these a half-open peer is found out in 25 seconds
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
+_READ, _WRITE, _BOTH = 1, 2, 3  # of psycopg's `Wait` and `Ready`
+
+_OK = pq.ConnStatus.OK
+_BAD = pq.ConnStatus.BAD
+_IDLE = pq.TransactionStatus.IDLE
+_ACTIVE = pq.TransactionStatus.ACTIVE
+_OFF = pq.PipelineStatus.OFF
+_TUPLES_OK = pq.ExecStatus.TUPLES_OK
+_FATAL_ERROR = pq.ExecStatus.FATAL_ERROR
+_TEXT, _BINARY = pq.Format.TEXT, pq.Format.BINARY
+_STALE = {"26000", "0A000"}  # the server has forgotten a prepared statement, or its rows now have other types
+
+
+# How a parameter travels: by the type that the statement's text gives it
+
+_LENGTH = struct.Struct("!i").pack
+_HEAD = struct.Struct("!iIIii").pack  # of an array: dimensions, has nulls, element's type, length, lower bound
+_NULL = b"\xff\xff\xff\xff"
+
+
+def _as_text(value: Any) -> bytes:
+    return str.encode(value)
+
+
+def _as_json(value: Any) -> bytes:
+    return b"\x01" + str.encode(value)
+
+
+_ENCODERS: dict[int, Callable[[Any], bytes]] = {
+    16: struct.Struct("!?").pack,
+    17: bytes,
+    20: struct.Struct("!q").pack,
+    21: struct.Struct("!h").pack,
+    23: struct.Struct("!i").pack,
+    25: _as_text,
+    114: _as_text,
+    700: struct.Struct("!f").pack,
+    701: struct.Struct("!d").pack,
+    1043: _as_text,
+    3802: _as_json,
+}
+_ARRAYS = {1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1015: 1043, 1016: 20, 1021: 700, 1022: 701, 3807: 3802}
+
+
+def _array(element: int) -> Callable[[Sequence[Any]], bytes]:
+    encode = _ENCODERS[element]
+
+    def encode_all(values: Sequence[Any]) -> bytes:
+        parts = [_HEAD(1, 1, element, len(values), 1)]
+        for value in values:
+            if value is None:
+                parts.append(_NULL)
+            else:
+                encoded = encode(value)
+                parts += (_LENGTH(len(encoded)), encoded)
+        return b"".join(parts)
+
+    return encode_all
+
+
+_ENCODERS |= {array: _array(element) for array, element in _ARRAYS.items()}
+
+
+def _pristine() -> adapt.AdaptersMap:
+    """Psycopg's adapters as they come, whatever the application has registered since."""
+    adapters = adapt.AdaptersMap()
+    postgres.register_default_types(adapters.types)
+    postgres.register_default_adapters(adapters)
+    array.register_all_arrays(adapters)
+    return adapters
+
+
+_ADAPTERS = _pristine()
+
+
+class _Plan:
+    """A prepared statement of ours."""
+
+    __slots__ = ("_encoders", "_fresh", "_transformer", "formats", "name")
+
+    def __init__(self, name: bytes, types: Sequence[int]) -> None:
+        self.name = name
+        self._encoders = [_ENCODERS.get(oid, _as_text) for oid in types]
+        self.formats = [_BINARY if oid in _ENCODERS else _TEXT for oid in types]
+        self._transformer = adapt.Transformer(_ADAPTERS)
+        self._fresh = True  # whether the columns' types are still to be seen
+
+    def encoded(self, params: Sequence[Any]) -> list[bytes | None]:
+        try:
+            return [
+                None if value is None else encode(value) for encode, value in zip(self._encoders, params, strict=True)
+            ]
+        except struct.error as error:
+            raise ValueError(f"a parameter does not have its statement's type: {error}") from None
+
+    def rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
+        transformer = self._transformer
+        transformer.set_pgresult(result, set_loaders=self._fresh)
+        self._fresh = False
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+        transformer.set_pgresult(None, set_loaders=False)  # so that the answer is not kept
+        return rows
+
+
+# How to wait for a socket: the part that knows the loops
+
+
+class _Socket:
+    """Waits for a socket by the running loop's own means; one task at a time."""
+
+    __slots__ = ("_future", "_loop", "readable")
+
+    def __init__(self) -> None:
+        self.readable: Callable[[int], Awaitable[object]] = anyio.wait_readable
+        self._future: Any = None
+        if current_token().backend_class.__module__.endswith("asyncio") and sys.platform != "win32":
+            self._loop: Any = current_token().native_token
+            self.readable = self._by_future
+
+    async def _by_future(self, fd: int) -> None:
+        future = self._future = self._loop.create_future()
+        self._loop.add_reader(fd, self._end, fd)
+        try:
+            await future
+        finally:
+            if self._future is future:
+                self._loop.remove_reader(fd)
+                self._future = None
+
+    def _end(self, fd: int, error: Exception | None = None) -> None:
+        self._loop.remove_reader(fd)
+        future, self._future = self._future, None
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def closing(self, fd: int) -> None:
+        """Wake whoever waits: a closed descriptor leaves the loop without a word."""
+        with suppress(RuntimeError):  # there is no loop any more: nobody waits
+            anyio.notify_closing(fd)
+        if self._future is not None:
+            self._end(fd, anyio.ClosedResourceError())
+
+
+def _ready_now(fd: int, wanted: int) -> int:
+    """What of that a socket is ready for at this moment."""
+    reads, writes = wanted & _READ, wanted & _WRITE
+    if sys.platform == "win32":
+        readable, writable, _ = select.select([fd] if reads else [], [fd] if writes else [], [], 0)
+        return (_READ if readable else 0) | (_WRITE if writable else 0)
+    poll = select.poll()
+    poll.register(fd, (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0))
+    found = 0
+    for _, events in poll.poll(0):
+        found |= (_READ if events & select.POLLIN else 0) | (_WRITE if events & select.POLLOUT else 0)
+        if events & ~(select.POLLIN | select.POLLOUT):  # reading or writing will tell what is wrong
+            found |= wanted
+    return found
+
+
+async def _either(fd: int, wanted: int) -> int:
+    """Wait for a socket to be ready to write, or to read if that is wanted too."""
+    found = 0
+
+    async def until(wait: Callable[[int], Awaitable[object]], ready: int) -> None:
+        nonlocal found
+        await wait(fd)
+        found |= ready
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(until, anyio.wait_writable, _WRITE)
+        if wanted & _READ:
+            tasks.start_soon(until, anyio.wait_readable, _READ)
+    return found
+
+
+def _answered(pgconn: pq.abc.PGconn) -> Generator[int, int, pq.abc.PGresult]:
+    """What came of a statement that was handed to libpq."""
+    results = yield from generators.execute(pgconn)
+    result: pq.abc.PGresult = results[-1]
+    if result.status == _FATAL_ERROR:
+        raise psycopg.errors.error_from_result(result, encoding="utf-8")
+    return result
+
+
+class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """A connection whose waiting is the running loop's, trio's or asyncio's; always auto-committing.
+
+    `run` and `execute_count` are for statements of the library's, `execute_own` for the application's.
+    """
+
+    def __init__(self, pgconn: pq.abc.PGconn, *args: Any) -> None:
+        super().__init__(pgconn, *args)
+        self.lock: Any = anyio.Lock(fast_acquire=True)  # psycopg's own is asyncio's
+        self.prepare_threshold = None  # else psycopg sends a DEALLOCATE ALL, ours among them, after a rollback
+        self._socket = _Socket()
+        self._plans: dict[str, _Plan] = {}
+        self._prepared_ever = 0
+        self._turn_ends = 0.0
+        self._listens = False
+        self._notes: deque[psycopg.Notify] = deque()
+        self._doomed = False  # whether the server has said good-bye
+        self.add_notify_handler(self._note)  # for those that come with the answer of a statement
+        self.add_notice_handler(self._notice)
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **options: Any) -> "AsyncAnyioConnection":
+        """A new connection; a `psycopg.OperationalError` if no address of the conninfo gives one."""
+        params = {**_DEFAULTS, **parsed(conninfo), **options, "client_encoding": "UTF8"}
+        timeout = float(params.get("connect_timeout", _CONNECT_TIMEOUT))
+        errors: list[str] = []
+        for attempt in await _attempts(params):
+            with anyio.move_on_after(timeout if timeout > 0 else None) as scope:
+                try:
+                    pgconn = await _connected(make_conninfo("", **attempt))
+                except psycopg.Error as error:
+                    errors.append(" ".join(str(error).split()))
+                    continue
+                connection = cls(pgconn)
+                connection._autocommit = True
+                return connection
+            if scope.cancelled_caught:
+                errors.append(f"no answer from {attempt.get('hostaddr') or attempt.get('host')} in {timeout:g} seconds")
+        raise NotConnected("; ".join(errors))
+
+    # Statements
+
+    async def run(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a statement of ours, with ``$1`` for parameters, whose types its text alone says."""
+        async with self.lock:
+            plan, result = await self._answer(sql, params)
+            return plan.rows(result) if result.status == _TUPLES_OK else []
+
+    async def execute_count(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Likewise, but how many rows it touched."""
+        async with self.lock:
+            _, result = await self._answer(sql, params)
+            return result.command_tuples or 0
+
+    async def execute_own(self, sql: Any, params: Any = None) -> list[tuple[Any, ...]]:
+        """The rows of a statement of the application's, in psycopg's ways."""
+        cursor = psycopg.AsyncCursor(self)
+        await cursor.execute(sql, params)
+        rows = await cursor.fetchall() if cursor.description is not None else []
+        more: bool | None = True
+        while more:
+            if (cursor.statusmessage or "").startswith(("DEALLOCATE", "DISCARD")):
+                self._plans.clear()
+            more = cursor.nextset()
+        return rows
+
+    async def _answer(self, sql: str, params: Sequence[Any]) -> tuple[_Plan, pq.abc.PGresult]:
+        again = self.pgconn.transaction_status == _IDLE  # in a transaction a failure has spoiled it
+        while True:
+            plan = self._plans.get(sql) or await self._prepare(sql, len(params))
+            pgconn = self.pgconn
+            pgconn.send_query_prepared(
+                plan.name, plan.encoded(params), param_formats=plan.formats, result_format=_BINARY
+            )
+            try:
+                return plan, await self._result()
+            except psycopg.Error as error:
+                if error.sqlstate not in _STALE:
+                    raise
+                self._plans.pop(sql, None)
+                if not again:
+                    raise
+            again = False
+
+    async def _prepare(self, sql: str, count: int) -> _Plan:
+        self._prepared_ever += 1
+        name = b"alkstore_%d" % self._prepared_ever
+        self.pgconn.send_prepare(name, sql.encode())
+        await self._result()
+        types: list[int] = []
+        if count:
+            self.pgconn.send_describe_prepared(name)
+            described = await self._result()
+            types = [described.param_type(index) for index in range(described.nparams)]
+        plan = self._plans[sql] = _Plan(name, types)
+        await anyio.lowlevel.checkpoint_if_cancelled()  # nothing has happened yet
+        return plan
+
+    async def _result(self) -> pq.abc.PGresult:
+        """The answer to what was just sent."""
+        result: pq.abc.PGresult = await self.wait(_answered(self.pgconn))
+        return result
+
+    # Waiting
+
+    async def wait(self, gen: Any, *intervals: Any, **named: Any) -> Any:
+        """The result of a generator of psycopg's: what all that it sends and receives goes through.
+
+        How long at most and how often to look, which psycopg may ask for besides, is for who cannot be cancelled.
+        """
+        try:
+            wanted = next(gen)
+            while True:
+                try:
+                    ready = await self._ready(wanted)
+                except BaseException as interruption:
+                    return await self._interrupted(gen, wanted, interruption)
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+    async def _ready(self, wanted: int) -> int:
+        """Wait for the socket to be ready for some of that, and for what."""
+        fd = self.pgconn.socket
+        if wanted == _READ:
+            await self._socket.readable(fd)
+            return _READ
+        ready = _ready_now(fd, wanted)  # nearly always, when there is something to send
+        if not ready:
+            return await _either(fd, wanted)
+        if anyio.current_time() > self._turn_ends:
+            await checkpoint()
+            self._turn_ends = anyio.current_time() + _TURN
+        return ready
+
+    async def _interrupted(self, gen: Any, wanted: int, interruption: BaseException) -> Any:
+        """What the generator comes to, if the interruption came too late, else the interruption."""
+        if not isinstance(interruption, anyio.get_cancelled_exc_class()):
+            was_closed = self.pgconn.status == _BAD
+            self.abort()
+            if was_closed and isinstance(interruption, Exception):
+                raise psycopg.OperationalError("the connection was closed while it was in use") from None
+            raise interruption
+        outcome = await unbroken(partial(self._called_off, gen, wanted))
+        if not outcome:
+            raise interruption
+        done = event_class()()
+        done.set()
+        await insist(done, interruption)  # to its next checkpoint
+        return outcome[0]
+
+    async def _called_off(self, gen: Any, wanted: int) -> list[Any]:
+        """Drive the generator to its end, cancelling what it is at; its result, if it has one."""
+        try:
+            with anyio.move_on_after(_CANCEL_BOUND, shield=True):
+                while wanted != _READ:  # a cancel before the server has the whole statement comes to nothing
+                    wanted = gen.send(await self._ready(wanted))
+                if _ready_now(self.pgconn.socket, _READ):  # perhaps the answer
+                    wanted = gen.send(_READ)
+                await self._cancel_statement()
+                while True:
+                    wanted = gen.send(await self._ready(wanted))
+        except StopIteration as end:
+            return [end.value]
+        except Exception:  # a `QueryCanceled`, or it failed by itself: nothing has come of it
+            return []
+        self.abort()
+        return []
+
+    async def _cancel_statement(self) -> None:
+        try:
+            cancel = self.pgconn.cancel_conn()
+        except (AttributeError, psycopg.NotSupportedError):  # libpq before 17
+            await anyio.to_thread.run_sync(self.pgconn.get_cancel().cancel, abandon_on_cancel=True)
+            return
+        try:
+            cancel.start()
+            await _polled(cancel.poll, cancel)
+        except psycopg.Error:  # then the statement may still come to its end within the bound
+            pass
+        finally:
+            _finish(cancel)
+
+    # Notifications
+
+    async def listen(self, channel: str) -> None:
+        """Have what is notified on a channel kept for `notified`."""
+        self._listens = True
+        quoted = channel.replace('"', '""')
+        await self.run(f'listen "{quoted}"')
+
+    async def notified(self) -> list[psycopg.Notify]:
+        """Wait until something was notified, and return all that was; the driver's error if the server is lost."""
+        if not self._listens:
+            raise RuntimeError("nothing is listened to on this connection: call `listen` first")
+        async with self.lock:
+            while not self._notes:
+                try:
+                    await self._socket.readable(self.pgconn.socket)
+                except anyio.ClosedResourceError:
+                    raise psycopg.OperationalError("the connection was closed while it was in use") from None
+                self._drain()
+            notes = list(self._notes)
+            self._notes.clear()
+            return notes
+
+    def _drain(self) -> None:
+        try:
+            self.pgconn.consume_input()
+        except psycopg.Error:
+            self._collect()
+            if not self._notes:  # else the next call is told
+                raise
+        else:
+            self._collect()
+
+    def _collect(self) -> None:
+        while note := self.pgconn.notifies():
+            self._note(psycopg.Notify(note.relname.decode(), note.extra.decode(), note.be_pid))
+
+    def _note(self, note: psycopg.Notify) -> None:
+        if self._listens:  # else it is the application that listens, to what nobody would fetch
+            self._notes.append(note)
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        self._doomed = self._doomed or notice.severity_nonlocalized in ("FATAL", "PANIC")
+
+    # Its state and its end
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next statement may be sent, outside of any transaction."""
+        pgconn = self.pgconn
+        return (
+            pgconn.status == _OK
+            and pgconn.transaction_status == _IDLE
+            and pgconn.pipeline_status == _OFF
+            and not self._doomed
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is usable and, for all that its socket tells, the server still is at the other end."""
+        try:
+            while self.usable and _ready_now(self.pgconn.socket, _READ):
+                self.pgconn.consume_input()
+                self._collect()  # which also has libpq look at what it has read
+        except psycopg.Error:
+            return False
+        return self.usable
+
+    async def close(self) -> None:
+        """Close it; what it is at is called off, in bounded time."""
+        if self.pgconn.status == _OK and self.pgconn.transaction_status == _ACTIVE:
+            await unbroken(self._cancel_in_time)
+        self.abort()
+
+    async def _cancel_in_time(self) -> None:
+        with anyio.move_on_after(_CANCEL_BOUND, shield=True):
+            await self._cancel_statement()
+
+    def abort(self) -> None:
+        """Close it at once; whoever waits on it is told."""
+        self._closed = True
+        if (fd := _fd(self.pgconn)) >= 0:
+            self._socket.closing(fd)
+        self.pgconn.finish()
+
+
+async def _attempts(params: dict[str, Any]) -> list[Any]:
+    """A conninfo for each address that is to be tried, in order."""
+    try:
+        if (params.get("host") or "").startswith(("/", "@")) or params.get("hostaddr"):
+            return _split(params)
+        return await anyio.to_thread.run_sync(_split, params, abandon_on_cancel=True)
+    except psycopg.OperationalError as error:
+        raise NotConnected(str(error)) from None
+
+
+async def _connected(conninfo: str) -> pq.abc.PGconn:
+    pgconn = pq.PGconn.connect_start(conninfo.encode())
+    try:
+        await _polled(pgconn.connect_poll, pgconn)
+    except BaseException:
+        _finish(pgconn)
+        raise
+    pgconn.nonblocking = 1
+    return pgconn
+
+
+async def _polled(poll: Callable[[], int], what: Any) -> None:
+    """Go through what libpq does in steps that wait for a socket of its own choice."""
+    while True:
+        if what.status == _BAD:
+            raise NotConnected(what.get_error_message())
+        status = poll()
+        if status == pq.PollingStatus.OK:
+            return
+        if status == pq.PollingStatus.READING:
+            await anyio.wait_readable(what.socket)
+        elif status == pq.PollingStatus.WRITING:
+            await anyio.wait_writable(what.socket)
+        else:
+            raise NotConnected(what.get_error_message())
+
+
+def _finish(what: Any) -> None:
+    if (fd := _fd(what)) >= 0:
+        anyio.notify_closing(fd)
+    what.finish()
+
+
+def _fd(what: Any) -> int:
+    try:
+        fd: int = what.socket
+    except psycopg.Error:  # it has none any more
+        return -1
+    return fd

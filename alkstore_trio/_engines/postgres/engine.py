@@ -1,0 +1,389 @@
+"""The engine: what a store asks of a server, over a pool of connections of its own.
+
+A verb outside a transaction is one statement that commits by itself. Enqueues, acks and publishes that wait together
+travel together; nothing else waits for anything but a connection. It keeps no state that a statement's answer depends
+on: the server's rows and the server's clock decide.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import anyio
+import attrs
+import psycopg
+from anyio import TaskInfo
+
+from ... import _ops as ops
+from ..._engine import JoinedUnit, Traits
+from ..._errors import Closed, CommitUnknown, DatabaseError
+from ..._loop import Turns, call_soon_threadsafe, unbroken
+from ..._ops import Op
+from ..._rules.bounds import reading
+from ..._wake import Hub
+from . import sqlops
+from .connection import AsyncAnyioConnection
+from .joined import joined
+from .lanes import Lane
+from .pool import Pool
+from .server import Server
+from .sqlops import Steps
+from .tx import PostgresTx
+from .wakes import Ears, Voice, new_mark, server_channel
+
+__all__ = ["Hold", "PostgresEngine"]
+
+A = TypeVar("A")
+
+_PREFETCH = 64  # jobs that a worker has one statement claim ahead
+_LAST_STATEMENTS = 5.0  # seconds that closing waits for what has been sent
+_BLIND_POLL = 1.0  # seconds between two looks of everybody who waits, where there is no connection that listens
+_FARTHEST, _NEAREST = 1e290, 1e-290  # of a given clock: what the server can still add any duration to, exactly
+
+# The server had ended the session before it began to commit.
+_CERTAIN = {"57P01", "57P03"}
+
+
+@attrs.frozen(eq=False)
+class Hold:
+    """An open transaction's grip on a stream or a consumer's offset."""
+
+    task: int
+    who: str
+    since: float  # by the loop's clock
+
+
+class PostgresEngine:
+    """A store's connections and wakes; see `Engine`."""
+
+    traits = Traits(
+        counts_wakes=False,
+        discarded_ids_are_gaps=False,
+        serializes_publishers=True,
+        serializes_writers=False,
+        notify_limit=7_999,
+        has_sql=True,
+        durable=True,
+        many_processes=True,
+        clock_is_local=False,
+    )
+    prefetch = _PREFETCH
+
+    def __init__(
+        self,
+        server: Server,
+        listening: Server | None,  # None: nobody listens, everybody polls
+        max_connections: int,
+        clock: Callable[[], float] | None,
+    ) -> None:
+        self.server = server
+        self.hub = Hub()
+        self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
+        self.pool: Pool[AsyncAnyioConnection] = Pool(server.connect, max_connections)
+        self.holds: dict[tuple[str, ...], Hold] = {}
+        self.store = ""  # the identity of what is in the schema, for who joins
+        self._transactions: Counter[int] = Counter()  # open ones of each task that have a connection
+        self._clock = clock
+        self._turns = Turns()
+        self._call_soon = call_soon_threadsafe()
+        self._process = os.getpid()
+        self._closed = False
+        self.channel = server_channel(server.schema)
+        mark = new_mark()
+        self.voice = Voice(server, self.channel, mark, self._start_soon)
+        self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
+        self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(sqlops.enqueue, lambda op: len(op.bodies))
+        self._acks: Lane[ops.Ack, int] = self._lane(sqlops.ack, lambda op: len(op.claims))
+        self._publishes: dict[str, Lane[ops.Publish, list[int]]] = {}
+        self._start: Callable[[Callable[[], Awaitable[object]]], object] | None = None
+        self._tasks: dict[anyio.CancelScope, anyio.Event] = {}
+
+    def __repr__(self) -> str:
+        return f"<PostgresEngine on {self.server.where!r}>"
+
+    @property
+    def engine(self) -> "PostgresEngine":
+        return self
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Connect, and have the schema there, or say why not."""
+        try:
+            connection = await self.pool.take()
+            try:
+                self.store = await self.server.prepare(connection)
+            finally:
+                self.pool.give(connection)
+            if self._ears is not None:
+                await self._ears.open()
+        except BaseException:
+            self._closed = True
+            await unbroken(self.pool.close)
+            raise
+
+    def serve(self, start: Callable[[Callable[[], Awaitable[object]]], object]) -> None:
+        """Have the store's own tasks run by ``start``."""
+        self._start = start
+        self._start_soon(self._poll if self._ears is None else self._ears.hear)
+
+    def _start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
+        if self._start is None:
+            raise Closed
+        ended, scope = anyio.Event(), anyio.CancelScope()
+        self._tasks[scope] = ended
+
+        async def owned() -> None:
+            try:
+                with scope:
+                    await task()
+            finally:
+                del self._tasks[scope]
+                ended.set()
+
+        self._start(owned)
+
+    async def _poll(self) -> None:
+        while True:
+            await anyio.sleep(_BLIND_POLL)
+            self.hub.reconnected()
+
+    async def aclose(self) -> None:
+        if os.getpid() != self._process:  # a fork has no tasks to end, and the connections are its parent's
+            return
+        if not self._closed:
+            self._closed = True
+            self.hub.close()
+            for lane in self._lanes():
+                lane.close()
+        await unbroken(self._end)
+
+    async def _end(self) -> None:
+        with anyio.move_on_after(_LAST_STATEMENTS):
+            for lane in self._lanes():
+                await lane.emptied()
+        for scope in tuple(self._tasks):
+            scope.cancel()
+        for ended in tuple(self._tasks.values()):
+            await ended.wait()
+        await self.voice.close()
+        await self.pool.close()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"the store on {self.server.where!r} was opened before a fork: open one of its own in the child process"
+            )
+
+    # The unit
+
+    def clock(self) -> float | None:
+        """What the given clock says, as far as the server can reckon with it; ``None``: the server's own decides."""
+        if self._clock is None:
+            return None
+        now = min(max(reading(self._clock()), -_FARTHEST), _FARTHEST)
+        return now if abs(now) > _NEAREST else 0.0
+
+    async def checkpoint(self) -> None:
+        await self._turns.checkpoint()
+
+    async def idle(self) -> None:
+        self.check_open()
+        await self.checkpoint()
+
+    async def do(self, op: Op[A]) -> A:
+        self.check_open()
+        self.refuse_to_wait_for_oneself(op)
+        await self._turns.check()
+        answer: Any
+        if isinstance(op, ops.Enqueue):
+            answer = await self._enqueues.do(op)
+        elif isinstance(op, ops.Ack):
+            answer = await self._acks.do(op)
+        elif isinstance(op, ops.Publish):
+            answer = await self._publish(op)
+        elif isinstance(op, ops.Notify):
+            answer = await self._committed(self.notifying(op))
+            self.hub.fire(op.wakes(answer))
+        else:
+            key = self.key_of(op)
+            steps = sqlops.HANDLERS[op.__class__](op, self.clock())
+            answer = await self._committed(steps, key, reads=isinstance(op, ops.Read))
+            self.woken(op.wakes(answer))
+        return answer  # type: ignore[no-any-return]
+
+    async def _publish(self, op: ops.Publish) -> list[int]:
+        """Publish with whoever publishes to the same stream: one that is held must not hold the others."""
+        lane = self._publishes.get(op.stream)
+        if lane is None:
+            lane = self._publishes[op.stream] = self._lane(
+                sqlops.publish, lambda op: len(op.bodies), ("stream", op.stream)
+            )
+        try:
+            return await lane.do(op)
+        finally:
+            if lane.idle:
+                self._publishes.pop(op.stream, None)
+
+    def _lanes(self) -> list[Lane[Any, Any]]:
+        return [self._enqueues, self._acks, *self._publishes.values()]
+
+    def _lane(
+        self,
+        steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]],
+        size: Callable[[Any], int],
+        key: tuple[str, ...] | None = None,
+    ) -> Lane[Any, Any]:
+        def send(together: Sequence[Any]) -> Awaitable[list[Any]]:
+            return self._committed(steps(together, self.clock()), key)
+
+        def answered(op: Op[Any], answer: Any) -> None:
+            self.woken(op.wakes(answer))
+
+        return Lane(send, size, answered, self._start_soon)
+
+    async def _committed(self, steps: Steps[A], key: tuple[str, ...] | None = None, *, reads: bool = False) -> A:
+        """What some steps come to, each committed by itself; ``key`` is what they may have to wait for."""
+        connection = await self._take(key)
+        try:
+            return await self.server.run(connection, steps)
+        except psycopg.Error as error:
+            if not reads and not connection.alive and error.sqlstate not in _CERTAIN:
+                raise CommitUnknown(
+                    f"{self.server.where!r}: the connection was lost while a statement was under way, "
+                    f"whose effect may or may not stand ({self.server.told(error)})"
+                ) from error
+            told = await self.told(error, key)
+        finally:
+            self.pool.give(connection)
+        raise told
+
+    async def _take(self, key: tuple[str, ...] | None) -> AsyncAnyioConnection:
+        """A connection; what waits for a transaction must not have the last one, and does not wait for ever."""
+        hold = self.holds.get(key or ())
+        if hold is None:
+            return await self.pool.take()
+        with anyio.move_on_after(self.server.lock_timeout):
+            return await self.pool.take(transaction=True)
+        raise self._too_long(key, self._described(hold))
+
+    async def take_for_transaction(self, task: int) -> AsyncAnyioConnection:
+        """A connection for a transaction; a task that has one already does not wait for ever."""
+        with anyio.move_on_after(self.server.lock_timeout if self._transactions[task] else None):
+            connection = await self.pool.take(transaction=True)
+            self._transactions[task] += 1
+            return connection
+        raise DatabaseError(
+            f"no connection within the lock_timeout of {self.server.lock_timeout:g} s for a second transaction of this "
+            "task, while all are in others: raise max_connections, or open one at a time",
+            transient=True,
+        )
+
+    def give(self, connection: AsyncAnyioConnection, task: int) -> None:
+        """Take back what a transaction of a task had."""
+        self.pool.give(connection)
+        self._transactions[task] -= 1
+        if not self._transactions[task]:
+            del self._transactions[task]
+
+    async def begin(self) -> PostgresTx:
+        await self.idle()
+        self.check_open()
+        return PostgresTx(self, anyio.get_current_task())
+
+    def join(self, connection: object) -> JoinedUnit:
+        return joined(self, connection)
+
+    # Wakes
+
+    def woken(self, channels: Iterable[str]) -> None:
+        """A commit of this store's has woken channels."""
+        if channels:
+            self.hub.fire(channels)
+            self.voice.tell(channels)
+
+    def notifying(self, op: ops.Notify) -> Steps[None]:
+        """A user's notify, which is part of its transaction."""
+        return sqlops.tell(self.channel, self.voice.payloads(op.wakes(None)))
+
+    # Who waits for whom
+
+    @staticmethod
+    def key_of(op: Op[Any]) -> tuple[str, ...] | None:
+        """What of an op a transaction holds until its end."""
+        if isinstance(op, ops.Publish):
+            return ("stream", op.stream)
+        if isinstance(op, ops.SaveOffset):
+            return ("offset", op.stream, op.consumer)
+        return None
+
+    def refuse_to_wait_for_oneself(self, op: Op[Any], but: Hold | None = None) -> None:
+        """A write that would wait for another transaction of the same task would wait for ever."""
+        hold = self.holds.get(self.key_of(op) or ())
+        if hold is not None and hold is not but and hold.task == anyio.get_current_task().id:
+            raise RuntimeError(
+                "an open transaction of this task has written there, and this would wait for it: write inside it, or "
+                "after it has ended"
+            )
+
+    def hold(self, task: TaskInfo) -> Hold:
+        """The grip that a transaction of a task has on what it writes."""
+        return Hold(task.id, task.name or "?", anyio.current_time())
+
+    def let_go(self, hold: Hold) -> None:
+        """A transaction has ended."""
+        for key in [key for key, held in self.holds.items() if held is hold]:
+            del self.holds[key]
+
+    def abandon(self, connection: AsyncAnyioConnection, hold: Hold) -> None:
+        """A transaction was collected as garbage, perhaps in another thread."""
+
+        def ended() -> None:
+            connection.abort()
+            self.give(connection, hold.task)
+            self.let_go(hold)
+
+        self._call_soon(ended)
+
+    async def told(self, error: psycopg.Error, key: tuple[str, ...] | None) -> DatabaseError:
+        """The library's error for one of the driver's; of a lock that was not to be had, who holds it."""
+        told = self.server.told(error)
+        told.__cause__ = error
+        if error.sqlstate != "55P03" or key is None:
+            return told
+        hold = self.holds.get(key)
+        waited = self._too_long(key, await self._foreign_holder() if hold is None else self._described(hold))
+        waited.__cause__ = error
+        return waited
+
+    def _too_long(self, key: tuple[str, ...] | None, holder: str) -> DatabaseError:
+        match key:
+            case (_, stream):
+                what = f"the stream {stream!r}"
+            case (_, stream, consumer):
+                what = f"the offset of consumer {consumer!r} in stream {stream!r}"
+            case _:
+                what = "a row"
+        return DatabaseError(
+            f"{what} is held by {holder}, and was not to be had within the lock_timeout of "
+            f"{self.server.lock_timeout:g} s",
+            transient=True,
+        )
+
+    def _described(self, hold: Hold) -> str:
+        seconds = anyio.current_time() - hold.since
+        return f"an open transaction of the task {hold.who!r}, begun {seconds:.1f} s ago"
+
+    async def _foreign_holder(self) -> str:
+        """The session that has been writing to streams or offsets for the longest."""
+        rows: list[tuple[Any, ...]] = []
+        with anyio.move_on_after(1.0):
+            with suppress(DatabaseError):
+                rows = await self._committed(sqlops.writers(), reads=True)
+        for pid, name, seconds in rows:
+            return f"another connection, most likely pid {pid} ({name!r}), in a transaction for {seconds:.0f} s"
+        return "another connection"

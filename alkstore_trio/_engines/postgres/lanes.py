@@ -1,0 +1,156 @@
+"""Where calls of one kind that wait together travel together: one statement, one commit, each with its own answer.
+
+Nobody waits for company. The first to come sends its own; those that come while it is under way go together when it has
+ended, sent by a task of the store's, so that no caller's end holds the others up. A call that is not sent yet can be
+withdrawn; one that is sent is waited for. What the server refuses as a whole is asked again one by one.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from ..._errors import Closed, DatabaseError
+from ..._loop import Event, event_class, insist
+
+__all__ = ["Lane"]
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+_TOGETHER = 500  # rows, or one call that has more
+
+
+class _Call(Generic[Q, A]):
+    """Somebody's op on its way."""
+
+    __slots__ = ("answer", "done", "error", "op", "sent")
+
+    def __init__(self, op: Q, done: Event) -> None:
+        self.op = op
+        self.done = done
+        self.sent = False
+        self.answer: A
+        self.error: BaseException | None = None
+
+
+class Lane(Generic[Q, A]):
+    """A lane for one kind of op."""
+
+    __slots__ = ("_answered", "_busy", "_emptied", "_send_all", "_size", "_start_soon", "_waiting")
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Q]], Awaitable[list[A]]],
+        size: Callable[[Q], int],
+        answered: Callable[[Q, A], object],
+        start_soon: Callable[[Callable[[], Awaitable[None]]], object],
+    ) -> None:
+        self._send_all = send
+        self._size = size
+        self._answered = answered  # called before whoever waits for the answer goes on
+        self._start_soon = start_soon  # a task of the store's
+        self._waiting: deque[_Call[Q, A]] = deque()
+        self._busy = False
+        self._emptied: Event | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is in it."""
+        return not self._busy and not self._waiting
+
+    async def do(self, op: Q) -> A:
+        """The answer to an op."""
+        if not self._busy:
+            self._busy = True
+            try:
+                return await self._send_one(op)
+            finally:
+                self._end()
+                self._go_on()
+        call: _Call[Q, A] = _Call(op, event_class()())
+        self._waiting.append(call)
+        try:
+            await call.done.wait()
+        except BaseException as interruption:
+            if not call.sent:
+                self._waiting.remove(call)
+                raise
+            await insist(call.done, interruption)
+        if call.error is not None:
+            raise call.error
+        return call.answer
+
+    async def emptied(self) -> None:
+        """Wait until nothing is under way."""
+        while not self.idle:
+            self._emptied = event_class()()
+            await self._emptied.wait()
+
+    def _end(self) -> None:
+        self._busy = False
+        if self._emptied is not None and not self._waiting:
+            self._emptied.set()
+
+    def close(self) -> None:
+        """Refuse whoever waits."""
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            call.sent, call.error = True, Closed()
+            call.done.set()
+
+    def _go_on(self) -> None:
+        if self._waiting and not self._busy:
+            self._busy = True
+            self._start_soon(self._serve)
+
+    async def _send_one(self, op: Q) -> A:
+        [answer] = await self._send_all([op])
+        self._answered(op, answer)
+        return answer
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                await self._send(self._next())
+        finally:
+            self._end()
+
+    def _next(self) -> list[_Call[Q, A]]:
+        calls: list[_Call[Q, A]] = []
+        rows = 0
+        while self._waiting:
+            size = self._size(self._waiting[0].op)
+            if calls and rows + size > _TOGETHER:
+                break
+            rows += size
+            call = self._waiting.popleft()
+            call.sent = True
+            calls.append(call)
+        return calls
+
+    async def _send(self, calls: list[_Call[Q, A]]) -> None:
+        """Have some calls answered, whatever happens."""
+        try:
+            answers = await self._send_all([call.op for call in calls])
+        except DatabaseError as error:
+            if len(calls) > 1 and not error.transient:
+                for call in calls:
+                    await self._send([call])
+                return
+            self._fail(calls, error)
+        except Exception as error:
+            self._fail(calls, error)
+        except BaseException:  # the store is closing, and the statement did nothing
+            self._fail(calls, Closed())
+            raise
+        else:
+            for call, answer in zip(calls, answers, strict=True):
+                call.answer = answer
+                self._answered(call.op, answer)
+            for call in calls:
+                call.done.set()
+
+    def _fail(self, calls: Sequence[_Call[Q, A]], error: Exception) -> None:
+        for call in calls:
+            call.error = error
+            call.done.set()

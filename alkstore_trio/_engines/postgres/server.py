@@ -1,0 +1,128 @@
+"""The server: how a connection is made ready, how steps run on one, how the schema comes to be.
+
+What a role or a database has set for its sessions must not change what a statement means, so what matters is set again
+here, for our own connections only.
+"""
+
+from typing import TypeVar
+
+import attrs
+import psycopg
+
+from ..._errors import DatabaseError
+from ..schema import VERSION, placed, postgres_steps
+from . import sqlops
+from .connection import AsyncAnyioConnection
+from .failures import failure
+from .sqlops import Steps
+from .statements import compiled
+
+__all__ = ["Server"]
+
+A = TypeVar("A")
+
+_OLDEST = 13_00_00  # the first with gen_random_uuid(); older ones are no longer mended
+
+_SETTINGS = """
+select
+ set_config('default_transaction_isolation', 'read committed', false),
+ set_config('default_transaction_deferrable', 'off', false),
+ set_config('plan_cache_mode', 'force_generic_plan', false),
+ set_config('jit', 'off', false),
+ set_config('standard_conforming_strings', 'on', false),
+ set_config('lock_timeout', %s, false)"""
+
+_STATE = """
+select pg_is_in_recovery(), to_regclass(%s) is not null, to_regnamespace(%s) is not null"""
+
+
+@attrs.frozen
+class Server:
+    """Which server and schema, and how they are to be treated."""
+
+    conninfo: str = attrs.field(repr=False)
+    where: str  # what may be shown of it
+    schema: str  # quoted
+    lock_timeout: float  # seconds
+
+    async def connect(self) -> AsyncAnyioConnection:
+        """A connection that is ready for statements."""
+        try:
+            connection = await AsyncAnyioConnection.connect(self.conninfo)
+            try:
+                milliseconds = max(1, min(round(self.lock_timeout * 1_000), 2**31 - 1))
+                await connection.execute_own(_SETTINGS, (str(milliseconds),))
+            except BaseException:
+                connection.abort()
+                raise
+        except psycopg.Error as error:
+            raise self.told(error) from error
+        return connection
+
+    async def run(self, connection: AsyncAnyioConnection, steps: Steps[A]) -> A:
+        """What the steps come to; the driver's own errors."""
+        try:
+            template, params = next(steps)
+            while True:
+                text, names = compiled(template, self.schema)
+                rows = await connection.run(text, [params[name] for name in names])
+                template, params = steps.send(rows)
+        except StopIteration as end:
+            answer: A = end.value
+            return answer
+
+    def told(self, error: psycopg.Error) -> DatabaseError:
+        """The library's error for one of the driver's."""
+        return failure(error, self.where)
+
+    async def prepare(self, connection: AsyncAnyioConnection) -> str:
+        """Refuse a server that cannot serve; bring the schema to today's version. Its identity."""
+        version = connection.pgconn.server_version
+        if version < _OLDEST:
+            raise DatabaseError(
+                f"{self.where!r} runs Postgres {version // 10_000}; a store needs {_OLDEST // 10_000} or later"
+            )
+        try:
+            if await self._version(connection) != VERSION:
+                await self._upgrade(connection)
+            return await self.run(connection, sqlops.identity())
+        except psycopg.Error as error:
+            raise self.told(error) from error
+
+    async def _version(self, connection: AsyncAnyioConnection) -> int:
+        table = placed("$schema", self.schema)
+        [(standby, is_there, _)] = await connection.execute_own(_STATE, (table, self.schema))
+        if standby:
+            raise DatabaseError(
+                f"{self.where!r} is a read-only standby: name the primary, or add target_session_attrs=read-write"
+            )
+        if not is_there:
+            return 0
+        rows = await connection.execute_own(f"select version from {table}")
+        if len(rows) != 1:
+            raise DatabaseError(f"{self.where!r}: the table {table} is not the store's: use another schema")
+        version: int = rows[0][0]
+        if version > VERSION:
+            raise DatabaseError(
+                f"{self.where!r} has the store's schema {self.schema} in version {version}, newer than this library's "
+                f"{VERSION}: use a newer alkstore-trio"
+            )
+        return version
+
+    async def _upgrade(self, connection: AsyncAnyioConnection) -> None:
+        """Do what is to be done, once however many hosts want it at this moment."""
+        await connection.execute_own("begin")
+        try:
+            await connection.execute_own(
+                "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"alkstore {self.schema}",)
+            )
+            found = await self._version(connection)
+            [(_, _, has_schema)] = await connection.execute_own(_STATE, ("", self.schema))
+            statements = [] if has_schema else [f"create schema {self.schema}"]
+            statements += [placed(step, self.schema) for step in postgres_steps(found)]
+            if found != VERSION:
+                await connection.execute_own(";".join(statements))
+            await connection.execute_own("commit")
+        except BaseException:
+            connection.abort()
+            raise

@@ -1,0 +1,441 @@
+"""What each op asks of the server: a generator that yields statements and is sent their rows.
+
+Most ask once. It yields a text of the catalogue and its parameters; `clock` is among them in every text that reads
+one, and None there means the server's own. It does no I/O and reads no clock.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ... import _ops as ops
+from ..._ops import Op
+from ..._rules import queue as jobs
+from ..._rules.bounds import after
+from ..._rules.queue import DEAD, JobRow
+from ..._rules.stamps import PLAIN, Stamps
+from ..._values import QueueStatistics, ScheduleState, StreamEvent, StreamStatistics
+from .. import statements as common
+from ..sqlops import STATE_NUMBERS, job_row, schedule_state
+from . import statements as sql
+
+__all__ = [
+    "HANDLERS",
+    "Steps",
+    "ack",
+    "check_store",
+    "enqueue",
+    "forget_locks",
+    "identity",
+    "publish",
+    "tell",
+    "writers",
+]
+
+A = TypeVar("A")
+
+Steps = Generator[tuple[str, Mapping[str, Any]], list[tuple[Any, ...]], A]
+
+_RACES = 5  # rounds that get nothing because of other claims
+
+# Queues
+
+
+def _stamped(stamps: Stamps) -> dict[str, Any]:
+    return {
+        "max_attempts": stamps.max_attempts,
+        "timeout": stamps.visibility_timeout,
+        "backoff": stamps.base_backoff,
+        "retention": stamps.dead_retention,
+    }
+
+
+def _enqueue(op: ops.Enqueue, clock: float | None) -> Steps[list[int]]:
+    if not op.bodies:
+        return []
+    rows = yield (
+        sql.ENQUEUE,
+        {
+            "clock": clock,
+            "queue": op.queue,
+            "bodies": list(op.bodies),
+            "delay": op.delay,
+            "instant": op.run_at,
+            "priority": op.priority,
+            "expires": op.expires,
+            **_stamped(op.stamps),
+        },
+    )
+    return [job_id for (job_id,) in rows]
+
+
+def enqueue(together: Sequence[ops.Enqueue], clock: float | None) -> Steps[list[list[int]]]:
+    """The ids that each of some enqueues is given, in one statement."""
+    if len(together) == 1:
+        return [(yield from _enqueue(together[0], clock))]
+    each = [(op, body) for op in together for body in op.bodies]
+    rows = yield (
+        sql.ENQUEUE_TOGETHER,
+        {
+            "clock": clock,
+            "queues": [op.queue for op, _ in each],
+            "bodies": [body for _, body in each],
+            "delays": [op.delay for op, _ in each],
+            "instants": [op.run_at for op, _ in each],
+            "priorities": [op.priority for op, _ in each],
+            "expiries": [op.expires for op, _ in each],
+            "maxima": [op.stamps.max_attempts for op, _ in each],
+            "timeouts": [op.stamps.visibility_timeout for op, _ in each],
+            "backoffs": [op.stamps.base_backoff for op, _ in each],
+            "retentions": [op.stamps.dead_retention for op, _ in each],
+        },
+    )
+    ids = iter(rows)
+    return [[next(ids)[0] for _ in op.bodies] for op in together]
+
+
+def _get_job(op: ops.GetJob, clock: float | None) -> Steps[JobRow | None]:
+    rows = yield common.GET_JOB, {"id": op.id, "queue": op.queue}
+    return job_row(rows[0]) if rows else None
+
+
+def _jobs(op: ops.Jobs, clock: float | None) -> Steps[list[JobRow]]:
+    page: dict[str, Any] = {"queue": op.queue, "after": op.after, "limit": op.limit}
+    if op.state is None:
+        rows = yield common.JOBS, page
+    elif op.state is DEAD:
+        rows = yield common.DEAD_JOBS, page
+    else:
+        rows = yield common.JOBS_OF_STATE, page | {"state": STATE_NUMBERS[op.state]}
+    return [job_row(row) for row in rows]
+
+
+def _count_jobs(op: ops.CountJobs, clock: float | None) -> Steps[QueueStatistics]:
+    [counts] = yield common.COUNT_JOBS, {"clock": clock, "queue": op.queue}
+    return QueueStatistics(*counts)
+
+
+def _next_ready_at(op: ops.NextReadyAt, clock: float | None) -> Steps[ops.NextReady]:
+    [(now, ready, due, state, pending, leased)] = yield sql.NEXT_READY, {"clock": clock, "queue": op.queue}
+    if ready:
+        return ops.NextReady(now, now)
+    instants = [] if due is None else [due if state == 0 else after(due)]
+    if pending is not None:
+        instants.append(pending)
+    if leased is not None:
+        instants.append(after(leased))
+    return ops.NextReady(min(instants, default=None), now)
+
+
+def _queue_names(op: ops.QueueNames, clock: float | None) -> Steps[list[str]]:
+    rows = yield common.QUEUE_NAMES, {}
+    return [name for (name,) in rows]
+
+
+def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
+    claim = {
+        "clock": clock,
+        "queue": op.queue,
+        "n": op.n,
+        "worker_id": op.worker_id,
+        "error": jobs.EXHAUSTED_TEXT,
+    }
+    races = 0
+    while races < _RACES:
+        rows = yield sql.CLAIM, claim
+        *first, filed, missed = rows[0]
+        if first[0] is not None:
+            return [job_row(row[:-2]) for row in rows]
+        if not filed:
+            if not missed:
+                break
+            races += 1
+    return []
+
+
+def _ack(op: ops.Ack, clock: float | None) -> Steps[int]:
+    [landed] = yield from ack([op], clock)
+    return landed
+
+
+def ack(together: Sequence[ops.Ack], clock: float | None) -> Steps[list[int]]:
+    """How many of the claims of each of some acks landed, in one statement."""
+    each = [(op.queue, job_id, token) for op in together for job_id, token in op.claims]
+    if not each:
+        return [0 for _ in together]
+    if len(each) == 1 and len(together) == 1:
+        [(queue, job_id, token)] = each
+        rows = yield sql.ACK, {"clock": clock, "queue": queue, "id": job_id, "token": token}
+        return [len(rows)]
+    queues, ids, tokens = (list(column) for column in zip(*each, strict=True))
+    rows = yield sql.ACK_TOGETHER, {"clock": clock, "queues": queues, "ids": ids, "tokens": tokens}
+    left = set(rows)
+    answers = []
+    for op in together:
+        landed = [claim for claim in op.claims if claim in left]
+        left.difference_update(landed)  # where two of them name one claim, the first has it
+        answers.append(len(landed))
+    return answers
+
+
+def _fail(op: ops.Fail, clock: float | None) -> Steps[bool]:
+    return _moved(sql.FAIL, clock, queue=op.queue, id=op.id, token=op.token, error=op.error)
+
+
+def _retry(op: ops.Retry, clock: float | None) -> Steps[bool]:
+    return _moved(
+        sql.RETRY,
+        clock,
+        queue=op.queue,
+        id=op.id,
+        token=op.token,
+        error=op.error,
+        delay=op.delay,
+        jitter=op.jitter,
+    )
+
+
+def _release(op: ops.Release, clock: float | None) -> Steps[bool]:
+    return _moved(sql.RELEASE, clock, queue=op.queue, id=op.id, token=op.token, delay=op.delay)
+
+
+def _heartbeat(op: ops.Heartbeat, clock: float | None) -> Steps[bool]:
+    return _moved(sql.HEARTBEAT, clock, queue=op.queue, id=op.id, token=op.token, extend=op.extend)
+
+
+def _moved(template: str, clock: float | None, **params: Any) -> Steps[bool]:
+    """Whether a guarded move of one row happened."""
+    rows = yield template, {"clock": clock, **params}
+    return bool(rows)
+
+
+def _counted(template: str, clock: float | None, **params: Any) -> Steps[int]:
+    """How many rows a move changed."""
+    [(count,)] = yield template, {"clock": clock, **params}
+    return count  # type: ignore[no-any-return]
+
+
+def _sweep(op: ops.Sweep, clock: float | None) -> Steps[int]:
+    return _counted(sql.SWEEP, clock, queue=op.queue, error=jobs.EXPIRED_TEXT)
+
+
+def _revive(op: ops.Revive, clock: float | None) -> Steps[int]:
+    return _counted(sql.REVIVE, clock, queue=op.queue, ids=list(op.ids))
+
+
+def _delete(op: ops.Delete, clock: float | None) -> Steps[int]:
+    return _counted(sql.DELETE, clock, queue=op.queue, ids=list(op.ids))
+
+
+# Streams
+
+
+def _publish(op: ops.Publish, clock: float | None) -> Steps[list[int]]:
+    [offsets] = yield from publish([op], clock)
+    return offsets
+
+
+def publish(together: Sequence[ops.Publish], clock: float | None) -> Steps[list[list[int]]]:
+    """The offsets that each of some publishes to one stream is given, in one statement."""
+    each = [(op.key, body) for op in together for body in op.bodies]
+    if not each:
+        return [[] for _ in together]
+    [(last,)] = yield (
+        sql.PUBLISH,
+        {
+            "clock": clock,
+            "stream": together[0].stream,
+            "keys": [key for key, _ in each],
+            "bodies": [body for _, body in each],
+        },
+    )
+    offsets = iter(range(last - len(each) + 1, last + 1))
+    return [[next(offsets) for _ in op.bodies] for op in together]
+
+
+def _get_offset(op: ops.GetOffset, clock: float | None) -> Steps[int]:
+    rows = yield common.GET_OFFSET, {"stream": op.stream, "consumer": op.consumer}
+    return rows[0][0] if rows else 0
+
+
+def _save_offset(op: ops.SaveOffset, clock: float | None) -> Steps[bool]:
+    if op.offset <= 0:  # where everybody begins
+        return False
+    rows = yield sql.SAVE_OFFSET, {"stream": op.stream, "consumer": op.consumer, "offset": op.offset}
+    return bool(rows)
+
+
+def _read_since(op: ops.ReadSince, clock: float | None) -> Steps[list[StreamEvent]]:
+    rows = yield common.READ_SINCE, {"stream": op.stream, "offset": op.offset, "limit": op.limit}
+    return [StreamEvent(number, op.stream, key, body, created_at) for number, key, body, created_at in rows]
+
+
+def _read_from_consumer(op: ops.ReadFromConsumer, clock: float | None) -> Steps[list[StreamEvent]]:
+    page = {"stream": op.stream, "consumer": op.consumer, "limit": op.limit}
+    rows = yield sql.READ_FROM_CONSUMER, page
+    return [StreamEvent(number, op.stream, key, body, created_at) for number, key, body, created_at in rows]
+
+
+def _count_events(op: ops.CountEvents, clock: float | None) -> Steps[StreamStatistics]:
+    [(first, last, consumers, offsets)] = yield sql.STREAM_STATISTICS, {"stream": op.stream}
+    return StreamStatistics(first, last, dict(zip(consumers, offsets, strict=True)))
+
+
+def _stream_names(op: ops.StreamNames, clock: float | None) -> Steps[list[str]]:
+    rows = yield common.STREAM_NAMES, {}
+    return [name for (name,) in rows]
+
+
+def _trim(op: ops.Trim, clock: float | None) -> Steps[int]:
+    [(count,)] = yield sql.TRIM, {"stream": op.stream, "horizon": op.horizon}
+    return count  # type: ignore[no-any-return]
+
+
+# Notify
+
+
+def tell(channel: str, payloads: Sequence[str]) -> Steps[None]:
+    """Notify a channel of the server's."""
+    yield sql.NOTIFY, {"name": channel, "bodies": list(payloads)}
+
+
+# Locks
+
+
+def _try_lock(op: ops.TryLock, clock: float | None) -> Steps[int | None]:
+    for _ in range(_RACES):
+        rows = yield sql.TRY_LOCK, {"clock": clock, "name": op.name, "owner": op.owner, "ttl": op.ttl}
+        for owner, token in rows:
+            return token if owner == op.owner else None
+    return None  # it is taken whenever it is asked for
+
+
+def _renew(op: ops.Renew, clock: float | None) -> Steps[bool]:
+    return _moved(sql.RENEW, clock, name=op.name, token=op.token, ttl=op.ttl)
+
+
+def _unlock(op: ops.Unlock, clock: float | None) -> Steps[bool]:
+    rows = yield sql.UNLOCK, {"name": op.name, "token": op.token}
+    return bool(rows)
+
+
+def forget_locks(clock: float | None) -> Steps[None]:
+    """Delete the rows of locks that nobody has taken for a day."""
+    yield sql.FORGET_LOCKS, {"clock": clock}
+
+
+# Schedules
+
+
+def _add_schedule(op: ops.AddSchedule, clock: float | None) -> Steps[None]:
+    yield (
+        sql.ADD_SCHEDULE,
+        {
+            "clock": clock,
+            "name": op.name,
+            "spec": op.spec,
+            "interval": op.interval,
+            "queue": op.queue,
+            "body": op.body,
+            "priority": op.options.priority,
+            "expires": op.options.expires,
+            "max_attempts": op.options.max_attempts,
+        },
+    )
+
+
+def _remove_schedule(op: ops.RemoveSchedule, clock: float | None) -> Steps[bool]:
+    rows = yield sql.REMOVE_SCHEDULE, {"name": op.name}
+    return bool(rows)
+
+
+def _schedules(op: ops.Schedules, clock: float | None) -> Steps[list[ScheduleState]]:
+    rows = yield common.SCHEDULES, {}
+    return [schedule_state(row) for row in rows]
+
+
+def _due_schedules(op: ops.DueSchedules, clock: float | None) -> Steps[ops.Due]:
+    rows = yield sql.DUE_SCHEDULES, {"clock": clock}
+    now, *_, next_at = rows[0]
+    due = [ops.DueSchedule(*row[1:4]) for row in rows if row[1] is not None]
+    return ops.Due(due, next_at, now)
+
+
+def _fire(op: ops.Fire, clock: float | None) -> Steps[ops.Fired | None]:
+    [(queue, leads)] = yield (
+        sql.FIRE,
+        {
+            "clock": clock,
+            "name": op.name,
+            "seen": op.seen,
+            "next_at": op.next_at,
+            "times": op.times,
+            "instant": op.at,
+            "lease": op.lease,
+            "token": op.token,
+            **_stamped(PLAIN),
+        },
+    )
+    if queue is None:
+        return ops.Fired(0, "") if leads else None
+    return ops.Fired(op.times, queue)
+
+
+def _read_clock(op: ops.ReadClock, clock: float | None) -> Steps[float]:
+    [(now,)] = yield sql.READ_CLOCK, {"clock": clock}
+    return now  # type: ignore[no-any-return]
+
+
+# The schema
+
+
+def identity() -> Steps[str]:
+    """What no other schema has."""
+    [(store,)] = yield sql.STORE, {}
+    return store  # type: ignore[no-any-return]
+
+
+def check_store(store: str) -> Steps[None]:
+    """Refuse a schema that is not the one of this identity."""
+    if (yield from identity()) != store:
+        raise ValueError("the connection is to another database than the store")
+
+
+def writers() -> Steps[list[tuple[Any, ...]]]:
+    """The session that has been writing to streams and offsets for the longest: pid, name, seconds."""
+    return (yield sql.WRITERS, {})
+
+
+HANDLERS: dict[type[Op[Any]], Callable[[Any, float | None], Steps[Any]]] = {
+    ops.Enqueue: _enqueue,
+    ops.Publish: _publish,
+    ops.SaveOffset: _save_offset,
+    ops.GetJob: _get_job,
+    ops.GetOffset: _get_offset,
+    ops.ReadSince: _read_since,
+    ops.ReadFromConsumer: _read_from_consumer,
+    ops.Jobs: _jobs,
+    ops.CountJobs: _count_jobs,
+    ops.NextReadyAt: _next_ready_at,
+    ops.CountEvents: _count_events,
+    ops.QueueNames: _queue_names,
+    ops.StreamNames: _stream_names,
+    ops.Schedules: _schedules,
+    ops.DueSchedules: _due_schedules,
+    ops.ReadClock: _read_clock,
+    ops.Claim: _claim,
+    ops.Ack: _ack,
+    ops.Fail: _fail,
+    ops.Retry: _retry,
+    ops.Release: _release,
+    ops.Heartbeat: _heartbeat,
+    ops.Sweep: _sweep,
+    ops.Revive: _revive,
+    ops.Delete: _delete,
+    ops.Trim: _trim,
+    ops.TryLock: _try_lock,
+    ops.Renew: _renew,
+    ops.Unlock: _unlock,
+    ops.AddSchedule: _add_schedule,
+    ops.RemoveSchedule: _remove_schedule,
+    ops.Fire: _fire,
+}
