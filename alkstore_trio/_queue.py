@@ -33,7 +33,7 @@ from ._rules.stamps import PLAIN, Stamps, overridden
 from ._values import Job, JobState, QueueStatistics, job_of
 from ._waiting import StopToken
 
-__all__ = ["BackedByQueue", "JobHandle", "Queue"]
+__all__ = ["BackedByQueue", "JobHandle", "Queue", "ack_together"]
 
 
 class JobHandle:
@@ -109,6 +109,19 @@ class JobHandle:
         except BaseException:
             self._settled = False
             raise
+
+
+async def ack_together(unit: Unit, queue: str, unsettled: Iterable[JobHandle]) -> int:
+    """Ack claims of a queue at once; how many landed."""
+    handles = list(unsettled)
+    for handle in handles:
+        handle._settled = True
+    try:
+        return await unit.do(Ack(queue, tuple((handle._row.id, handle._row.token) for handle in handles)))
+    except BaseException:
+        for handle in handles:
+            handle._settled = False
+        raise
 
 
 class BackedByQueue:
@@ -247,19 +260,10 @@ class Queue(BackedByQueue):
                 raise ValueError(f"{handle!r} is not a claim of {self!r}")
             if not handle._settled:
                 unsettled[handle] = None
-        if not unsettled:
-            await self._unit.idle()
-            return 0
-        for handle in unsettled:
-            handle._settled = True
-        try:
-            return await self._unit.do(
-                Ack(self._queue, tuple((handle._row.id, handle._row.token) for handle in unsettled))
-            )
-        except BaseException:
-            for handle in unsettled:
-                handle._settled = False
-            raise
+        if unsettled:
+            return await ack_together(self._unit, self._queue, unsettled)
+        await self._unit.idle()
+        return 0
 
     async def next_ready_at(self) -> float | None:
         """When a claim may next find a job, in unix time; not in the future if one would now. ``None``: not as is."""

@@ -17,7 +17,7 @@ from ._engine import Engine, Unit
 from ._errors import Discard, Snooze
 from ._loop import is_cancelling, unbroken
 from ._ops import Claim, NextReadyAt, ReadClock, Sweep
-from ._queue import BackedByQueue, JobHandle
+from ._queue import BackedByQueue, JobHandle, ack_together
 from ._rules import bounds, names
 from ._rules.bounds import Seconds
 from ._rules.queue import cleaned, error_text
@@ -78,13 +78,17 @@ async def deliver_once(
     rows = await unit.do(Claim(queue, worker_id, 1))
     if not rows:
         return False
-    settle = await carry_out(JobHandle(unit, rows[0]), task)
-    await unbroken(settle)
+    handle = JobHandle(unit, rows[0])
+    verdict = await carry_out(handle, task)
+    await unbroken(verdict or handle.ack)
     return True
 
 
-async def carry_out(handle: JobHandle, task: Task) -> Callable[[], Awaitable[bool]]:
-    """Run a task on a claim and say how to settle it. Whatever ends it otherwise, the claim is released."""
+Verdict = Callable[[], Awaitable[bool]]  # how to settle a claim that is not to be acked
+
+
+async def carry_out(handle: JobHandle, task: Task) -> Verdict | None:
+    """Run a task on a claim and say how to settle it, or that it is done. Whatever ends it otherwise releases it."""
     try:
         outcome = task.call(handle)
         awaitable = inspect.isawaitable(outcome)
@@ -105,10 +109,10 @@ async def carry_out(handle: JobHandle, task: Task) -> Callable[[], Awaitable[boo
             f"a handler must return an awaitable, not {type(outcome).__name__}: make it an async function, and run "
             "blocking code in it with anyio.to_thread.run_sync"
         )
-    return handle.ack
+    return None
 
 
-def _pronounced(handle: JobHandle, verdict: Discard | Snooze) -> Callable[[], Awaitable[bool]]:
+def _pronounced(handle: JobHandle, verdict: Discard | Snooze) -> Verdict:
     """How a handler's verdict settles its claim; one that cannot be carried out is a failure like any other."""
     try:
         if isinstance(verdict, Discard):
@@ -123,12 +127,12 @@ class _Held:
     """A claim in this worker's hands."""
 
     handle: JobHandle
-    scope: anyio.CancelScope
     renewed_at: float  # by the store's clock
+    scope: anyio.CancelScope | None = None  # of the task that is at it
 
 
 class Worker:
-    """A claimer, up to ``concurrency`` tasks that work, and one that renews what they hold."""
+    """A claimer, up to ``concurrency`` tasks that work, one that acks what they have done, and one that renews."""
 
     def __init__(
         self,
@@ -150,7 +154,10 @@ class Worker:
         self._grace = bounds.not_negative(grace, "grace")
         self._held: dict[JobHandle, _Held] = {}
         self._waiting: deque[_Held] = deque()
+        self._done: list[_Held] = []  # to be acked
         self._active = 0
+        self._change = Bell()
+        self._finished = Bell()
         self._renewal = Bell()
         self._doing = f"worker of {self._queue!r}"
 
@@ -160,7 +167,7 @@ class Worker:
         if self._stop is not None and self._stop.cancel_called:
             task_status.started()
             return
-        with bell_on(self._engine, names.queue_wake(self._queue)) as bell:
+        with bell_on(self._engine, names.queue_wake(self._queue)) as self._change:
             started = False
             try:
                 async with Background() as crew:
@@ -169,72 +176,117 @@ class Worker:
                         task_status.started()
                         started = True
                         crew.start_soon(self._sweep_on)
+                        crew.start_soon(self._ack)
                         if self._task.renewed:
                             crew.start_soon(self._renew)
-                        await self._claim(crew, bell)
-                    await self._wind_down(bell)
+                        await self._claim(crew)
+                    await self._wind_down()
             finally:
-                await self._release_waiting()
+                await self._let_go()
             if not started:
                 task_status.started()
 
-    async def _claim(self, crew: Background, bell: Bell) -> None:
+    # Claiming
+
+    async def _claim(self, crew: Background) -> None:
         """Claim whatever becomes ready while there is room, for good."""
         while True:
-            event = bell.arm()
-            room = self._concurrency + self._prefetch - len(self._held)
-            if room <= 0:
+            event = self._change.arm()
+            if not self._wants():
                 await pause(self._engine, SLICE, event)
                 continue
+            room = self._room()
             claim = Claim(self._queue, self._worker_id, room)
             rows = await patiently(self._engine, partial(self._engine.do, claim), self._doing)
             for row in rows:
                 self._hold(JobHandle(self._engine, row))
             for _ in range(min(self._concurrency - self._active, len(rows))):
                 self._active += 1
-                crew.start_soon(partial(self._work, bell))
+                crew.start_soon(self._work)
             if len(rows) < room:
                 ready = await patiently(self._engine, partial(self._engine.do, NextReadyAt(self._queue)), self._doing)
                 await pause(self._engine, SLICE if ready.at is None else ready.at - ready.now, event)
 
+    def _room(self) -> int:
+        return self._concurrency + self._prefetch - len(self._held)
+
+    def _wants(self) -> bool:
+        """Whether to claim: when somebody is without work, or half of what may wait is gone."""
+        return self._room() > (self._prefetch // 2 if self._waiting else 0)
+
     def _hold(self, handle: JobHandle) -> None:
         job = handle.job
         assert job.claim_expires_at is not None
-        held = _Held(handle, anyio.CancelScope(), job.claim_expires_at - job.visibility_timeout)
+        held = _Held(handle, job.claim_expires_at - job.visibility_timeout)
         self._held[handle] = held
         self._waiting.append(held)
         if job.visibility_timeout < _RENEWALS * SLICE:  # due before the renewer looks again by itself
             self._renewal.ring()
 
-    async def _work(self, bell: Bell) -> None:
+    def _drop(self, held: _Held) -> None:
+        """The claim is in this worker's hands no longer."""
+        self._held.pop(held.handle, None)
+        if not self._held or self._wants():
+            self._change.ring()
+
+    # Working
+
+    async def _work(self) -> None:
         """Carry out what waits, first come first, until nothing does."""
         try:
             while self._waiting and not self._stopped():
-                held = self._waiting.popleft()
-                try:
-                    await self._carry_out(held)
-                finally:
-                    self._held.pop(held.handle, None)
-                    bell.ring()
+                with anyio.CancelScope() as scope:
+                    while self._waiting and not self._stopped() and not scope.cancel_called:
+                        await self._engine.checkpoint()
+                        if self._waiting:
+                            await self._carry_out(self._waiting.popleft(), scope)
         finally:
             self._active -= 1
-            bell.ring()
+            self._change.ring()
 
-    async def _carry_out(self, held: _Held) -> None:
-        settle: Callable[[], Awaitable[bool]] | None = None
+    async def _carry_out(self, held: _Held, scope: anyio.CancelScope) -> None:
+        done = False
+        held.scope = scope
         try:
-            with held.scope:
-                settle = await carry_out(held.handle, self._task)
+            verdict = await carry_out(held.handle, self._task)
+            held.scope = None
+            done = verdict is None
+            if verdict is not None:
+                await self._pronounce(held, verdict, cut_short=scope.cancel_called)
         except Exception as error:
-            if not held.scope.cancel_called:
+            if not scope.cancel_called:
                 raise
             log.warning("%s: a handler that was cancelled raised %r", self._doing, error)
-        if settle is not None:
-            cut_short = held.scope.cancel_called
-            with anyio.CancelScope() as held.scope:  # ends only the wait between two attempts
-                if cut_short:
-                    held.scope.cancel()
-                await patiently(self._engine, partial(unbroken, settle), self._doing)
+        finally:
+            if done:
+                self._done.append(held)
+                self._finished.ring()
+            else:
+                self._drop(held)
+
+    async def _pronounce(self, held: _Held, verdict: Verdict, *, cut_short: bool) -> None:
+        with anyio.CancelScope() as held.scope:  # ends only the wait between two attempts
+            if cut_short:
+                held.scope.cancel()
+            await patiently(self._engine, partial(unbroken, verdict), self._doing)
+
+    async def _ack(self) -> None:
+        """Ack what is done, all that waits together at once, for good."""
+        while True:
+            event = self._finished.arm()
+            if not self._done:
+                await event.wait()
+            done, self._done = self._done, []
+            try:
+                handles = _unsettled(done)
+                if handles:
+                    ack = partial(ack_together, self._engine, self._queue, handles)
+                    await patiently(self._engine, partial(unbroken, ack), self._doing)
+            finally:
+                for held in done:
+                    self._drop(held)
+
+    # Renewing
 
     async def _renew(self) -> None:
         """Renew every claim in time, and cancel the handler of one that is lost."""
@@ -257,10 +309,11 @@ class Worker:
         held.renewed_at = now
         if not renewed and held.handle in self._held and not held.handle._settled:
             log.warning("%s: the claim of job %d was lost", self._doing, held.handle.job.id)
-            held.scope.cancel()
-            if held in self._waiting:
+            if held.scope is not None:
+                held.scope.cancel()
+            elif held in self._waiting:
                 self._waiting.remove(held)
-                del self._held[held.handle]
+                self._drop(held)
 
     async def _sweep(self) -> None:
         await patiently(self._engine, partial(self._engine.do, Sweep(self._queue)), self._doing)
@@ -271,24 +324,37 @@ class Worker:
                 await elapsed(self._engine, _SWEEP_EVERY, closing)
                 await self._sweep()
 
+    # Ending
+
     def _stopped(self) -> bool:
         return self._stop is not None and self._stop.cancel_called
 
-    async def _wind_down(self, bell: Bell) -> None:
+    async def _wind_down(self) -> None:
         """Give back what has not begun, give the rest its grace, then cancel it."""
         await self._release_waiting()
         with anyio.move_on_after(self._grace):
-            await self._finished(bell)
+            while self._held:
+                await self._change.arm().wait()
         for held in self._held.values():
-            held.scope.cancel()
-        await self._finished(bell)
-
-    async def _finished(self, bell: Bell) -> None:
+            if held.scope is not None:
+                held.scope.cancel()
         while self._active:
-            await bell.arm().wait()
+            await self._change.arm().wait()
+
+    async def _let_go(self) -> None:
+        """Settle whatever is still held, trying once."""
+        handles = _unsettled(self._done)
+        if handles:
+            await give_back(partial(ack_together, self._engine, self._queue, handles))
+        await self._release_waiting()
 
     async def _release_waiting(self) -> None:
         while self._waiting:
             handle = self._waiting.popleft().handle
             self._held.pop(handle, None)
             await give_back(handle.release)
+
+
+def _unsettled(done: list[_Held]) -> list[JobHandle]:
+    """The claims of those that have not settled themselves."""
+    return [held.handle for held in done if not held.handle._settled]

@@ -44,7 +44,7 @@ async def drain(queue: Queue, handler: Callable[[Job], Awaitable[object]]) -> in
     worker_id = f"drain-{uuid4().hex}"
     ran = 0
     while (handle := await queue.claim(worker_id)) is not None:
-        settle = await carry_out(handle, task)
-        await settle()
+        verdict = await carry_out(handle, task)
+        await (verdict or handle.ack)()
         ran += 1
     return ran

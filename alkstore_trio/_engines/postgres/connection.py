@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -40,8 +40,6 @@ except ImportError:  # it has moved before; then libpq looks names up by itself,
 
 __all__ = ["AsyncAnyioConnection"]
 
-RV = TypeVar("RV")
-
 _CANCEL_BOUND = 5.0  # seconds within which a statement that was called off must have come to its end
 _TURN = 0.005  # seconds that sending may keep the loop from other tasks
 _CONNECT_TIMEOUT = 10.0  # seconds for each address
@@ -51,7 +49,7 @@ _DEFAULTS = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
 }
-_READ, _WRITE, _BOTH = 1, 2, 3  # of psycopg's `Wait` and `Ready`
+_READ, _WRITE = 1, 2  # of psycopg's `Wait` and `Ready`
 
 _OK = pq.ConnStatus.OK
 _BAD = pq.ConnStatus.BAD
@@ -253,6 +251,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self._socket = _Socket()
         self._plans: dict[str, _Plan] = {}
         self._prepared_ever = 0
+        self._conninfo = ""
         self._turn_ends = 0.0
         self._listens = False
         self._notes: deque[psycopg.Notify] = deque()
@@ -269,12 +268,13 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         for attempt in await _attempts(params):
             with anyio.move_on_after(timeout if timeout > 0 else None) as scope:
                 try:
-                    pgconn = await _connected(make_conninfo("", **attempt))
+                    pgconn = await _connected(conninfo := make_conninfo("", **attempt))
                 except psycopg.Error as error:
                     errors.append(" ".join(str(error).split()))
                     continue
                 connection = cls(pgconn)
                 connection._autocommit = True
+                connection._conninfo = conninfo
                 return connection
             if scope.cancelled_caught:
                 errors.append(f"no answer from {attempt.get('hostaddr') or attempt.get('host')} in {timeout:g} seconds")
@@ -405,23 +405,25 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         except StopIteration as end:
             return [end.value]
         except Exception:  # a `QueryCanceled`, or it failed by itself: nothing has come of it
+            if self.pgconn.transaction_status == _ACTIVE:  # nor has it ended
+                self.abort()
             return []
         self.abort()
         return []
 
     async def _cancel_statement(self) -> None:
-        try:
-            cancel = self.pgconn.cancel_conn()
-        except (AttributeError, psycopg.NotSupportedError):  # libpq before 17
-            await anyio.to_thread.run_sync(self.pgconn.get_cancel().cancel, abandon_on_cancel=True)
-            return
-        try:
-            cancel.start()
-            await _polled(cancel.poll, cancel)
-        except psycopg.Error:  # then the statement may still come to its end within the bound
-            pass
-        finally:
-            _finish(cancel)
+        """Ask the server to; where it cannot be asked, the statement may still come to its end by itself."""
+        with suppress(psycopg.Error):
+            try:
+                cancel = self.pgconn.cancel_conn()
+            except psycopg.NotSupportedError:  # libpq before 17, whose only way blocks the interpreter
+                await _cancelled(self._conninfo, self.pgconn.backend_pid)
+                return
+            try:
+                cancel.start()
+                await _polled(cancel.poll, cancel)
+            finally:
+                _finish(cancel)
 
     # Notifications
 
@@ -530,11 +532,22 @@ async def _connected(conninfo: str) -> pq.abc.PGconn:
     return pgconn
 
 
+async def _cancelled(conninfo: str, pid: int) -> None:
+    """Have what a backend is at cancelled, by way of another connection."""
+    pgconn = await _connected(conninfo)
+    try:
+        pgconn.send_query(b"select pg_cancel_backend(%d)" % pid)
+        pgconn.flush()
+        await anyio.wait_readable(pgconn.socket)  # then it is done
+    finally:
+        _finish(pgconn)
+
+
 async def _polled(poll: Callable[[], int], what: Any) -> None:
     """Go through what libpq does in steps that wait for a socket of its own choice."""
     while True:
         if what.status == _BAD:
-            raise NotConnected(what.get_error_message())
+            raise NotConnected(_trouble(what))
         status = poll()
         if status == pq.PollingStatus.OK:
             return
@@ -543,7 +556,13 @@ async def _polled(poll: Callable[[], int], what: Any) -> None:
         elif status == pq.PollingStatus.WRITING:
             await anyio.wait_writable(what.socket)
         else:
-            raise NotConnected(what.get_error_message())
+            raise NotConnected(_trouble(what))
+
+
+def _trouble(what: Any) -> str:
+    if hasattr(what, "get_error_message"):
+        return str(what.get_error_message())
+    return str(what.error_message)  # of what cancels, at first
 
 
 def _finish(what: Any) -> None:

@@ -22,15 +22,18 @@ from ..._errors import Closed, CommitUnknown, DatabaseError
 from ..._loop import Turns, call_soon_threadsafe, unbroken
 from ..._ops import Op
 from ..._rules.bounds import reading
+from ..._rules.queue import JobRow
 from ..._wake import Hub
 from . import sqlops
 from .connection import AsyncAnyioConnection
+from .cursors import Cursors
 from .joined import joined
 from .lanes import Lane
 from .pool import Pool
 from .server import Server
 from .sqlops import Steps
 from .tx import PostgresTx
+from .upkeep import Upkeep
 from .wakes import Ears, Voice, new_mark, server_channel
 
 __all__ = ["Hold", "PostgresEngine"]
@@ -93,6 +96,8 @@ class PostgresEngine:
         self.channel = server_channel(server.schema)
         mark = new_mark()
         self.voice = Voice(server, self.channel, mark, self._start_soon)
+        self._upkeep = Upkeep(server, self.clock, self._start_soon)
+        self._cursors = Cursors(self.hub)
         self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
         self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(sqlops.enqueue, lambda op: len(op.bodies))
         self._acks: Lane[ops.Ack, int] = self._lane(sqlops.ack, lambda op: len(op.claims))
@@ -209,12 +214,26 @@ class PostgresEngine:
         elif isinstance(op, ops.Notify):
             answer = await self._committed(self.notifying(op))
             self.hub.fire(op.wakes(answer))
+        elif isinstance(op, ops.Claim):
+            answer = await self._claim(op)
         else:
             key = self.key_of(op)
             steps = sqlops.HANDLERS[op.__class__](op, self.clock())
             answer = await self._committed(steps, key, reads=isinstance(op, ops.Read))
-            self.woken(op.wakes(answer))
+            self._answered(op, answer)
         return answer  # type: ignore[no-any-return]
+
+    def _answered(self, op: Op[A], answer: A) -> None:
+        """An op stands: wake whom it concerns."""
+        self.woken(op.wakes(answer))
+        self._upkeep.stirred(op, answer)
+
+    async def _claim(self, op: ops.Claim) -> list[JobRow]:
+        place = self._cursors.place(op.queue)
+        rows, seconds = await self._committed(sqlops.claim(op, self.clock(), place))
+        self._cursors.claimed(op.queue, op.n, rows, seconds)
+        self._answered(op, rows)
+        return rows
 
     async def _publish(self, op: ops.Publish) -> list[int]:
         """Publish with whoever publishes to the same stream: one that is held must not hold the others."""
@@ -241,10 +260,7 @@ class PostgresEngine:
         def send(together: Sequence[Any]) -> Awaitable[list[Any]]:
             return self._committed(steps(together, self.clock()), key)
 
-        def answered(op: Op[Any], answer: Any) -> None:
-            self.woken(op.wakes(answer))
-
-        return Lane(send, size, answered, self._start_soon)
+        return Lane(send, size, self._answered, self._start_soon)
 
     async def _committed(self, steps: Steps[A], key: tuple[str, ...] | None = None, *, reads: bool = False) -> A:
         """What some steps come to, each committed by itself; ``key`` is what they may have to wait for."""

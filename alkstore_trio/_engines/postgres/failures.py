@@ -124,6 +124,8 @@ def _misread(params: dict[str, str], is_uri: bool) -> str:
         return "has an '@' in its host"
     if not re.fullmatch(r"[0-9, ]*", params.get("port", "")):
         return "has a port that is no number"
+    if not re.fullmatch(r"-?[0-9]*\.?[0-9]*", params.get("connect_timeout", "0")):
+        return "has a connect_timeout that is no number"
     if is_uri and "@" in params.get("dbname", ""):
         return "has an '@' in its dbname"
     return ""

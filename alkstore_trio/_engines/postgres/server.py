@@ -71,6 +71,10 @@ class Server:
             answer: A = end.value
             return answer
 
+    def placed(self, text: str) -> str:
+        """A text of no parameters for the tables of the schema."""
+        return placed(text, self.schema)
+
     def told(self, error: psycopg.Error) -> DatabaseError:
         """The library's error for one of the driver's."""
         return failure(error, self.where)
@@ -90,7 +94,7 @@ class Server:
             raise self.told(error) from error
 
     async def _version(self, connection: AsyncAnyioConnection) -> int:
-        table = placed("$schema", self.schema)
+        table = self.placed("$schema")
         [(standby, is_there, _)] = await connection.execute_own(_STATE, (table, self.schema))
         if standby:
             raise DatabaseError(
@@ -119,7 +123,7 @@ class Server:
             found = await self._version(connection)
             [(_, _, has_schema)] = await connection.execute_own(_STATE, ("", self.schema))
             statements = [] if has_schema else [f"create schema {self.schema}"]
-            statements += [placed(step, self.schema) for step in postgres_steps(found)]
+            statements += [self.placed(step) for step in postgres_steps(found)]
             if found != VERSION:
                 await connection.execute_own(";".join(statements))
             await connection.execute_own("commit")

@@ -17,15 +17,19 @@ from ..._values import QueueStatistics, ScheduleState, StreamEvent, StreamStatis
 from .. import statements as common
 from ..sqlops import STATE_NUMBERS, job_row, schedule_state
 from . import statements as sql
+from .cursors import Place
 
 __all__ = [
     "HANDLERS",
     "Steps",
     "ack",
     "check_store",
+    "claim",
+    "dead_rows",
     "enqueue",
     "forget_locks",
     "identity",
+    "old_snapshots",
     "publish",
     "tell",
     "writers",
@@ -131,8 +135,9 @@ def _queue_names(op: ops.QueueNames, clock: float | None) -> Steps[list[str]]:
     return [name for (name,) in rows]
 
 
-def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
-    claim = {
+def claim(op: ops.Claim, clock: float | None, behind: Place | None) -> Steps[tuple[list[JobRow], float]]:
+    """The rows that are claimed, from a place on, and the seconds that it took the server."""
+    params: dict[str, Any] = {
         "clock": clock,
         "queue": op.queue,
         "n": op.n,
@@ -140,16 +145,26 @@ def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
         "error": jobs.EXHAUSTED_TEXT,
     }
     races = 0
-    while races < _RACES:
-        rows = yield sql.CLAIM, claim
-        *first, filed, missed = rows[0]
+    while True:
+        if behind is None:
+            rows = yield sql.CLAIM, params
+        else:
+            rank, run_at, last = behind
+            rows = yield sql.CLAIM_BEHIND, params | {"last_rank": rank, "last_run_at": run_at, "last_id": last}
+        *first, seconds, filed, missed = rows[0]
         if first[0] is not None:
-            return [job_row(row[:-2]) for row in rows]
-        if not filed:
-            if not missed:
-                break
+            return [job_row(row[:-3]) for row in rows], seconds
+        if behind is not None:
+            behind = None
+        elif not filed:
             races += 1
-    return []
+            if not missed or races == _RACES:
+                return [], seconds
+
+
+def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
+    rows, _ = yield from claim(op, clock, None)
+    return rows
 
 
 def _ack(op: ops.Ack, clock: float | None) -> Steps[int]:
@@ -398,6 +413,17 @@ def check_store(store: str) -> Steps[None]:
     """Refuse a schema that is not the one of this identity."""
     if (yield from identity()) != store:
         raise ValueError("the connection is to another database than the store")
+
+
+def dead_rows() -> Steps[int]:
+    """How many rows of jobs have died and are not vacuumed, as far as the server knows."""
+    rows = yield sql.DEAD_ROWS, {}
+    return rows[0][0] if rows else 0
+
+
+def old_snapshots(seconds: float) -> Steps[list[tuple[Any, ...]]]:
+    """The sessions whose transactions have kept dead rows for so long: pid, name, seconds."""
+    return (yield sql.OLD_SNAPSHOTS, {"timeout": seconds})
 
 
 def writers() -> Steps[list[tuple[Any, ...]]]:

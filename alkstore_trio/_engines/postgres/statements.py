@@ -198,7 +198,7 @@ filed as (
  where id = any(array(select id from picked union all select id from moved))
  returning *
 )
-select {JOB}, not claims, not gets and (
+select {JOB}, extract(epoch from clock_timestamp() - statement_timestamp())::float8, not claims, not gets and (
  (select true from $jobs
   where queue = :queue and lane = 0 and due <= :now and (state = 0 or due < :now)
   order by due, state
@@ -472,6 +472,21 @@ select
 
 READ_CLOCK = """
 select :now"""
+
+# Upkeep
+
+DEAD_ROWS = """
+select n_dead_tup
+from pg_stat_all_tables
+where relid = $'jobs'::regclass"""
+
+OLD_SNAPSHOTS = """
+select pid, application_name, extract(epoch from clock_timestamp() - xact_start)::float8
+from pg_stat_activity
+where backend_xmin is not null and datname = current_database() and pid <> pg_backend_pid()
+ and xact_start < clock_timestamp() - make_interval(secs => :timeout)
+order by xact_start
+limit 3"""
 
 # Who is in the way
 

@@ -1,0 +1,77 @@
+"""Where claims of a queue go on, when the way there leads past a graveyard.
+
+Rows that are gone stay in the index until they are vacuumed, which an old snapshot may keep from happening for hours,
+and each claim walks over them from the queue's head. After a claim that took long the next one begins where that one
+ended. What comes in before that place is overlooked until the cursor is dropped: by any wake of the queue, a claim that
+comes back short, and the passing of a second.
+"""
+
+import anyio
+import attrs
+
+from ..._rules.names import queue_wake
+from ..._rules.queue import JobRow
+from ..._wake import Hub
+
+__all__ = ["Cursors", "Place"]
+
+_LONG = 0.002  # seconds that a claim takes at the server where something is in its way; a plain one takes some 0.3 ms
+_LASTS = 1.0  # seconds
+
+Place = tuple[int, float, int]  # in the order of claims: the complement of the priority, run_at, id
+
+
+@attrs.define(eq=False)
+class _Cursor:
+    """A place in a queue, on its channel: whatever wakes the queue ends it."""
+
+    cursors: "Cursors"
+    queue: str
+    place: Place
+    until: float  # by the loop's clock
+
+    def wake(self, channel: str) -> None:
+        self.cursors.drop(self.queue)
+
+    def close(self) -> None:
+        self.cursors.drop(self.queue)
+
+
+class Cursors:
+    """The cursors of a store."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._cursors: dict[str, _Cursor] = {}
+
+    def place(self, queue: str) -> Place | None:
+        """Where to begin; ``None``: at the head."""
+        cursor = self._cursors.get(queue)
+        if cursor is None:
+            return None
+        if anyio.current_time() >= cursor.until:
+            self.drop(queue)
+            return None
+        return cursor.place
+
+    def claimed(self, queue: str, n: int, rows: list[JobRow], seconds: float) -> None:
+        """A claim of up to ``n`` took so long at the server, and came back with these."""
+        cursor = self._cursors.get(queue)
+        if len(rows) < n:
+            self.drop(queue)
+        elif cursor is not None:
+            cursor.place = max(cursor.place, _place(rows[-1]))
+        elif seconds > _LONG and not self._hub.closed:
+            cursor = _Cursor(self, queue, _place(rows[-1]), anyio.current_time() + _LASTS)
+            self._cursors[queue] = cursor
+            self._hub.attach(queue_wake(queue), cursor)
+
+    def drop(self, queue: str) -> None:
+        """Begin at the head again."""
+        cursor = self._cursors.pop(queue, None)
+        if cursor is not None:
+            self._hub.detach(queue_wake(queue), cursor)
+
+
+def _place(row: JobRow) -> Place:
+    return ~row.priority, row.run_at, row.id
