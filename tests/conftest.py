@@ -1,5 +1,9 @@
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
+
+from .servers import running
 
 pytest.register_assert_rewrite("alkstore_trio.testing.conformance")
 
@@ -7,3 +11,10 @@ pytest.register_assert_rewrite("alkstore_trio.testing.conformance")
 settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def dsn() -> Iterator[str]:
+    """A Postgres server."""
+    with running() as where:
+        yield where

@@ -3,10 +3,11 @@
 import ast
 import inspect
 import re
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
 from alkstore_trio import open_memory
@@ -38,11 +39,10 @@ def expected(block: str) -> list[str]:
     return [line.rpartition("  # ")[2] for line in prints]
 
 
-async def run_snippet(snippet: str) -> None:
+async def run_snippet(snippet: str, **names: object) -> None:
     code = compile(snippet, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     async with open_memory() as store:
-        names: dict[str, Any] = {"store": store}
-        running = eval(code, names)
+        running = eval(code, {"store": store, **names})
         assert inspect.iscoroutine(running), "a snippet that awaits nothing"
         await running
 
@@ -61,8 +61,15 @@ def test_the_first_example_is_a_program_that_prints_what_it_says(loop: str, caps
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=TITLES)
-def test_a_snippet_prints_what_it_says(snippet: str, loop: str, capsys: pytest.CaptureFixture[str]) -> None:
-    anyio.run(run_snippet, snippet, backend=loop)
+def test_a_snippet_prints_what_it_says(
+    snippet: str, loop: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    names = {}
+    if "dsn" in snippet:
+        names["dsn"] = dsn = request.getfixturevalue("dsn")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("drop schema if exists shop cascade; drop table if exists sent")
+    anyio.run(partial(run_snippet, snippet, **names), backend=loop)
     assert capsys.readouterr().out.splitlines() == expected(snippet)
     assert expected(snippet)
 

@@ -10,8 +10,6 @@ import pytest
 from alkstore_trio import Store, open_postgres
 from alkstore_trio.testing.conformance import *
 
-from ..servers import running
-
 
 class Schemas:
     """Schemas to open a store in, emptied after each."""
@@ -45,11 +43,10 @@ class Schemas:
 
 
 @pytest.fixture(scope="module")
-def schemas() -> Iterator[Schemas]:
-    with running() as dsn:
-        schemas = Schemas(dsn)
-        yield schemas
-        schemas.close()
+def schemas(dsn: str) -> Iterator[Schemas]:
+    schemas = Schemas(dsn)
+    yield schemas
+    schemas.close()
 
 
 @pytest.fixture
