@@ -12,7 +12,7 @@ from ._errors import AlkstoreError, DatabaseError, LeadershipLost, LockHeld, Loc
 from ._loop import unbroken
 from ._ops import Renew, TryLock, Unlock
 from ._rules.bounds import Seconds, duration
-from ._waiting import SLICE, Background, bell_on, elapsed, log, nap, patiently, pause
+from ._waiting import SLICE, Background, bell_on, elapsed, log, nap, passes, patiently, pause
 
 __all__ = ["Lease", "LockHandle", "holding", "take", "taken"]
 
@@ -85,7 +85,7 @@ class Lease:
             try:
                 return await verb()
             except DatabaseError as error:
-                if not (error.transient or error.retryable):
+                if not passes(error):
                     raise
                 if anyio.current_time() >= self._lives_until:
                     raise self.loss() from error

@@ -15,7 +15,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from ._engine import Engine
-from ._errors import AlkstoreError, DatabaseError
+from ._errors import AlkstoreError, CommitUnknown, DatabaseError
 from ._loop import unbroken
 from ._ops import ReadClock
 from ._wake import NO_CHANNEL, Bell
@@ -30,6 +30,7 @@ __all__ = [
     "give_back",
     "log",
     "nap",
+    "passes",
     "patiently",
     "pause",
     "stopping",
@@ -80,6 +81,11 @@ async def nap(engine: Engine, seconds: float) -> None:
     await (engine.sleep or anyio.sleep)(seconds)
 
 
+def passes(error: DatabaseError) -> bool:
+    """Whether to ask again what may be asked twice: the store is away, or the answer was lost on its way."""
+    return error.transient or error.retryable or isinstance(error, CommitUnknown)
+
+
 async def patiently(engine: Engine, verb: Callable[[], Awaitable[T]], doing: str) -> T:
     """The result of a verb, asked again with backoff for as long as the store is away."""
     backoff = _FIRST_RETRY
@@ -87,7 +93,7 @@ async def patiently(engine: Engine, verb: Callable[[], Awaitable[T]], doing: str
         try:
             return await verb()
         except DatabaseError as error:
-            if not (error.transient or error.retryable):
+            if not passes(error):
                 raise
             log.warning("%s: %s; trying again", doing, error)
         await nap(engine, backoff * random.uniform(0.5, 1.0))

@@ -6,37 +6,39 @@ statements go past psycopg's adapters, and theirs past ours. A connection is one
 send a statement that nobody asked for.
 """
 
-import select
-import struct
-import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
-from anyio.lowlevel import checkpoint, current_token
+from anyio.lowlevel import checkpoint
 
 from ..._loop import event_class, insist, unbroken
 from .failures import NotConnected, check_driver, parsed
 
 import psycopg  # isort: skip  # `failures` says what to do where it is missing
-from psycopg import adapt, generators, postgres, pq  # isort: skip
+from psycopg import generators, pq  # isort: skip
 from psycopg.conninfo import make_conninfo  # isort: skip
-from psycopg.types import array  # isort: skip
+
+from .sockets import READ, Socket, either, ready_now  # isort: skip
+from .wire import Plan  # isort: skip
 
 check_driver()
 
-_split: Callable[[Any], list[Any]]
+
+def _unsplit(params: Any) -> list[Any]:
+    return [params]
+
+
 try:
-    from psycopg._conninfo_attempts import conninfo_attempts as _split
+    from psycopg._conninfo_attempts import conninfo_attempts
 except ImportError:  # it has moved before; then libpq looks names up by itself, and the loop waits
-
-    def _split(params: Any) -> list[Any]:
-        return [params]
-
+    _split: Callable[[Any], list[Any]] = _unsplit
+else:
+    _split = conninfo_attempts
 
 __all__ = ["AsyncAnyioConnection"]
 
@@ -49,7 +51,6 @@ _DEFAULTS = {
     "keepalives_interval": "5",
     "keepalives_count": "3",
 }
-_READ, _WRITE = 1, 2  # of psycopg's `Wait` and `Ready`
 
 _OK = pq.ConnStatus.OK
 _BAD = pq.ConnStatus.BAD
@@ -58,175 +59,8 @@ _ACTIVE = pq.TransactionStatus.ACTIVE
 _OFF = pq.PipelineStatus.OFF
 _TUPLES_OK = pq.ExecStatus.TUPLES_OK
 _FATAL_ERROR = pq.ExecStatus.FATAL_ERROR
-_TEXT, _BINARY = pq.Format.TEXT, pq.Format.BINARY
+_BINARY = pq.Format.BINARY
 _STALE = {"26000", "0A000"}  # the server has forgotten a prepared statement, or its rows now have other types
-
-
-# How a parameter travels: by the type that the statement's text gives it
-
-_LENGTH = struct.Struct("!i").pack
-_HEAD = struct.Struct("!iIIii").pack  # of an array: dimensions, has nulls, element's type, length, lower bound
-_NULL = b"\xff\xff\xff\xff"
-
-
-def _as_text(value: Any) -> bytes:
-    return str.encode(value)
-
-
-def _as_json(value: Any) -> bytes:
-    return b"\x01" + str.encode(value)
-
-
-_ENCODERS: dict[int, Callable[[Any], bytes]] = {
-    16: struct.Struct("!?").pack,
-    17: bytes,
-    20: struct.Struct("!q").pack,
-    21: struct.Struct("!h").pack,
-    23: struct.Struct("!i").pack,
-    25: _as_text,
-    114: _as_text,
-    700: struct.Struct("!f").pack,
-    701: struct.Struct("!d").pack,
-    1043: _as_text,
-    3802: _as_json,
-}
-_ARRAYS = {1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1015: 1043, 1016: 20, 1021: 700, 1022: 701, 3807: 3802}
-
-
-def _array(element: int) -> Callable[[Sequence[Any]], bytes]:
-    encode = _ENCODERS[element]
-
-    def encode_all(values: Sequence[Any]) -> bytes:
-        parts = [_HEAD(1, 1, element, len(values), 1)]
-        for value in values:
-            if value is None:
-                parts.append(_NULL)
-            else:
-                encoded = encode(value)
-                parts += (_LENGTH(len(encoded)), encoded)
-        return b"".join(parts)
-
-    return encode_all
-
-
-_ENCODERS |= {array: _array(element) for array, element in _ARRAYS.items()}
-
-
-def _pristine() -> adapt.AdaptersMap:
-    """Psycopg's adapters as they come, whatever the application has registered since."""
-    adapters = adapt.AdaptersMap()
-    postgres.register_default_types(adapters.types)
-    postgres.register_default_adapters(adapters)
-    array.register_all_arrays(adapters)
-    return adapters
-
-
-_ADAPTERS = _pristine()
-
-
-class _Plan:
-    """A prepared statement of ours."""
-
-    __slots__ = ("_encoders", "_fresh", "_transformer", "formats", "name")
-
-    def __init__(self, name: bytes, types: Sequence[int]) -> None:
-        self.name = name
-        self._encoders = [_ENCODERS.get(oid, _as_text) for oid in types]
-        self.formats = [_BINARY if oid in _ENCODERS else _TEXT for oid in types]
-        self._transformer = adapt.Transformer(_ADAPTERS)
-        self._fresh = True  # whether the columns' types are still to be seen
-
-    def encoded(self, params: Sequence[Any]) -> list[bytes | None]:
-        try:
-            return [
-                None if value is None else encode(value) for encode, value in zip(self._encoders, params, strict=True)
-            ]
-        except struct.error as error:
-            raise ValueError(f"a parameter does not have its statement's type: {error}") from None
-
-    def rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
-        transformer = self._transformer
-        transformer.set_pgresult(result, set_loaders=self._fresh)
-        self._fresh = False
-        rows = transformer.load_rows(0, result.ntuples, tuple)
-        transformer.set_pgresult(None, set_loaders=False)  # so that the answer is not kept
-        return rows
-
-
-# How to wait for a socket: the part that knows the loops
-
-
-class _Socket:
-    """Waits for a socket by the running loop's own means; one task at a time."""
-
-    __slots__ = ("_future", "_loop", "readable")
-
-    def __init__(self) -> None:
-        self.readable: Callable[[int], Awaitable[object]] = anyio.wait_readable
-        self._future: Any = None
-        if current_token().backend_class.__module__.endswith("asyncio") and sys.platform != "win32":
-            self._loop: Any = current_token().native_token
-            self.readable = self._by_future
-
-    async def _by_future(self, fd: int) -> None:
-        future = self._future = self._loop.create_future()
-        self._loop.add_reader(fd, self._end, fd)
-        try:
-            await future
-        finally:
-            if self._future is future:
-                self._loop.remove_reader(fd)
-                self._future = None
-
-    def _end(self, fd: int, error: Exception | None = None) -> None:
-        self._loop.remove_reader(fd)
-        future, self._future = self._future, None
-        if future is None or future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    def closing(self, fd: int) -> None:
-        """Wake whoever waits: a closed descriptor leaves the loop without a word."""
-        with suppress(RuntimeError):  # there is no loop any more: nobody waits
-            anyio.notify_closing(fd)
-        if self._future is not None:
-            self._end(fd, anyio.ClosedResourceError())
-
-
-def _ready_now(fd: int, wanted: int) -> int:
-    """What of that a socket is ready for at this moment."""
-    reads, writes = wanted & _READ, wanted & _WRITE
-    if sys.platform == "win32":
-        readable, writable, _ = select.select([fd] if reads else [], [fd] if writes else [], [], 0)
-        return (_READ if readable else 0) | (_WRITE if writable else 0)
-    poll = select.poll()
-    poll.register(fd, (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0))
-    found = 0
-    for _, events in poll.poll(0):
-        found |= (_READ if events & select.POLLIN else 0) | (_WRITE if events & select.POLLOUT else 0)
-        if events & ~(select.POLLIN | select.POLLOUT):  # reading or writing will tell what is wrong
-            found |= wanted
-    return found
-
-
-async def _either(fd: int, wanted: int) -> int:
-    """Wait for a socket to be ready to write, or to read if that is wanted too."""
-    found = 0
-
-    async def until(wait: Callable[[int], Awaitable[object]], ready: int) -> None:
-        nonlocal found
-        await wait(fd)
-        found |= ready
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(until, anyio.wait_writable, _WRITE)
-        if wanted & _READ:
-            tasks.start_soon(until, anyio.wait_readable, _READ)
-    return found
 
 
 def _answered(pgconn: pq.abc.PGconn) -> Generator[int, int, pq.abc.PGresult]:
@@ -248,8 +82,8 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         super().__init__(pgconn, *args)
         self.lock: Any = anyio.Lock(fast_acquire=True)  # psycopg's own is asyncio's
         self.prepare_threshold = None  # else psycopg sends a DEALLOCATE ALL, ours among them, after a rollback
-        self._socket = _Socket()
-        self._plans: dict[str, _Plan] = {}
+        self._socket = Socket()
+        self._plans: dict[str, Plan] = {}
         self._prepared_ever = 0
         self._conninfo = ""
         self._turn_ends = 0.0
@@ -306,7 +140,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             more = cursor.nextset()
         return rows
 
-    async def _answer(self, sql: str, params: Sequence[Any]) -> tuple[_Plan, pq.abc.PGresult]:
+    async def _answer(self, sql: str, params: Sequence[Any]) -> tuple[Plan, pq.abc.PGresult]:
         again = self.pgconn.transaction_status == _IDLE  # in a transaction a failure has spoiled it
         while True:
             plan = self._plans.get(sql) or await self._prepare(sql, len(params))
@@ -324,7 +158,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
                     raise
             again = False
 
-    async def _prepare(self, sql: str, count: int) -> _Plan:
+    async def _prepare(self, sql: str, count: int) -> Plan:
         self._prepared_ever += 1
         name = b"alkstore_%d" % self._prepared_ever
         self.pgconn.send_prepare(name, sql.encode())
@@ -334,7 +168,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             self.pgconn.send_describe_prepared(name)
             described = await self._result()
             types = [described.param_type(index) for index in range(described.nparams)]
-        plan = self._plans[sql] = _Plan(name, types)
+        plan = self._plans[sql] = Plan(name, types)
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing has happened yet
         return plan
 
@@ -364,12 +198,12 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     async def _ready(self, wanted: int) -> int:
         """Wait for the socket to be ready for some of that, and for what."""
         fd = self.pgconn.socket
-        if wanted == _READ:
+        if wanted == READ:
             await self._socket.readable(fd)
-            return _READ
-        ready = _ready_now(fd, wanted)  # nearly always, when there is something to send
+            return READ
+        ready = ready_now(fd, wanted)  # nearly always, when there is something to send
         if not ready:
-            return await _either(fd, wanted)
+            return await either(fd, wanted)
         if anyio.current_time() > self._turn_ends:
             await checkpoint()
             self._turn_ends = anyio.current_time() + _TURN
@@ -395,10 +229,10 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         """Drive the generator to its end, cancelling what it is at; its result, if it has one."""
         try:
             with anyio.move_on_after(_CANCEL_BOUND, shield=True):
-                while wanted != _READ:  # a cancel before the server has the whole statement comes to nothing
+                while wanted != READ:  # a cancel before the server has the whole statement comes to nothing
                     wanted = gen.send(await self._ready(wanted))
-                if _ready_now(self.pgconn.socket, _READ):  # perhaps the answer
-                    wanted = gen.send(_READ)
+                if ready_now(self.pgconn.socket, READ):  # perhaps the answer
+                    wanted = gen.send(READ)
                 await self._cancel_statement()
                 while True:
                     wanted = gen.send(await self._ready(wanted))
@@ -486,7 +320,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     def alive(self) -> bool:
         """Whether it is usable and, for all that its socket tells, the server still is at the other end."""
         try:
-            while self.usable and _ready_now(self.pgconn.socket, _READ):
+            while self.usable and ready_now(self.pgconn.socket, READ):
                 self.pgconn.consume_input()
                 self._collect()  # which also has libpq look at what it has read
         except psycopg.Error:

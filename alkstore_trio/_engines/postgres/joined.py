@@ -13,10 +13,10 @@ from psycopg.rows import tuple_row
 from ... import _ops as ops
 from ..._ops import Op
 from . import sqlops
-from .connection import _ADAPTERS
 from .sqlops import Steps
 from .statements import compiled
 from .wakes import UNMARKED
+from .wire import ADAPTERS
 
 if TYPE_CHECKING:
     from .engine import PostgresEngine
@@ -64,7 +64,7 @@ class JoinedPostgres:
         self._engine = engine
         self._connection = connection
         self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-        self._cursor._adapters = _ADAPTERS
+        self._cursor._adapters = ADAPTERS
         self._run(sqlops.check_store(engine.store))
 
     @property
@@ -108,7 +108,7 @@ class AsyncJoinedPostgres:
         self._engine = engine
         self._connection = connection
         self._cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-        self._cursor._adapters = _ADAPTERS
+        self._cursor._adapters = ADAPTERS
         self._checked = False
 
     @property

@@ -7,9 +7,10 @@ withdrawn; one that is sent is waited for. What the server refuses as a whole is
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from typing import Generic, TypeVar
 
-from ..._errors import Closed, DatabaseError
+from ..._errors import Closed, CommitUnknown, DatabaseError
 from ..._loop import Event, event_class, insist
 
 __all__ = ["Lane"]
@@ -133,7 +134,7 @@ class Lane(Generic[Q, A]):
         try:
             answers = await self._send_all([call.op for call in calls])
         except DatabaseError as error:
-            if len(calls) > 1 and not error.transient:
+            if len(calls) > 1 and not error.transient and not isinstance(error, CommitUnknown):
                 for call in calls:
                     await self._send([call])
                 return
@@ -152,5 +153,6 @@ class Lane(Generic[Q, A]):
 
     def _fail(self, calls: Sequence[_Call[Q, A]], error: Exception) -> None:
         for call in calls:
-            call.error = error
+            call.error = copy(error)  # each is raised in a task of its own
+            call.error.__cause__ = error.__cause__
             call.done.set()

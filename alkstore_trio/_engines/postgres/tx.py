@@ -84,7 +84,7 @@ class PostgresTx:
 
         async def executed(connection: AsyncAnyioConnection) -> list[tuple[Any, ...]]:
             if not self._executes:
-                await connection.execute_own(_AS_USUAL)
+                await connection.run(_AS_USUAL)
                 self._executes = True
             return await connection.execute_own(sql, params or None)
 
@@ -124,7 +124,7 @@ class PostgresTx:
     async def _begun(self) -> AsyncAnyioConnection:
         connection = await self._engine.take_for_transaction(self._task.id)
         try:
-            await connection.execute_own("begin")
+            await connection.run("begin")
         except BaseException:
             self._engine.give(connection, self._task.id)
             raise
@@ -159,7 +159,7 @@ class PostgresTx:
         connection = self._connection
         assert connection is not None
         with anyio.move_on_after(_COMMIT, shield=True):
-            await connection.execute_own("commit")
+            await connection.run("commit")
             return
         connection.abort()
         raise psycopg.OperationalError(f"no answer in {_COMMIT:g} seconds")
@@ -171,7 +171,7 @@ class PostgresTx:
         try:
             with anyio.move_on_after(_ROLLBACK, shield=True):
                 if connection.info.transaction_status is not TransactionStatus.IDLE:
-                    await connection.execute_own("rollback")
+                    await connection.run("rollback")
         except (psycopg.Error, DatabaseError):  # it is lost, and with it what was to be rolled back
             pass
         finally:

@@ -4,7 +4,7 @@ Nothing here names an engine or waits for real time: a bound only turns a hang i
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import anyio
 import attrs
@@ -12,12 +12,23 @@ import pytest
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
-from ..._errors import DatabaseError
+from ..._errors import CommitUnknown, DatabaseError
 from ..._ops import Op
 from ..._store import Store
 from .._clocks import ManualClock
 
-__all__ = ["Failing", "Running", "counted", "holds", "passing", "rest", "to_be_cancelled", "watched"]
+__all__ = [
+    "PASSING",
+    "Failing",
+    "Failure",
+    "Running",
+    "counted",
+    "holds",
+    "passing",
+    "rest",
+    "to_be_cancelled",
+    "watched",
+]
 
 _BOUND = 30.0  # seconds of real time after which a test hangs
 _TURNS = 25  # in which nothing is under way: longer than any chain of wakes here
@@ -148,15 +159,25 @@ def watched(store: Store, before: Callable[[Op[Any]], Awaitable[object]]) -> Sto
     return Store(engine)
 
 
+Failure = Literal["lasting", "transient", "retryable", "unknown"]
+
+PASSING: tuple[Failure, ...] = ("transient", "retryable", "unknown")
+
+
 class Failing:
     """A ``before`` that makes the next ``times`` ops of some types fail as a store does that is away."""
 
-    def __init__(self, kinds: type[Op[Any]] | Iterable[type[Op[Any]]], times: int, **flags: bool) -> None:
+    def __init__(
+        self, kinds: type[Op[Any]] | Iterable[type[Op[Any]]], times: int, failure: Failure = "lasting"
+    ) -> None:
         self._kinds = (kinds,) if isinstance(kinds, type) else tuple(kinds)
-        self._flags = flags
+        self._failure = failure
         self.times: int = times
 
     async def __call__(self, op: Op[Any]) -> None:
         if self.times and isinstance(op, self._kinds):
             self.times -= 1
-            raise DatabaseError("the store is away", **self._flags)
+            if self._failure == "unknown":
+                raise CommitUnknown("the store is away")
+            failure = {} if self._failure == "lasting" else {self._failure: True}
+            raise DatabaseError("the store is away", **failure)

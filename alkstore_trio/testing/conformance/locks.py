@@ -18,7 +18,7 @@ from ..._lock import LockHandle
 from ..._ops import Op, Renew, TryLock, Unlock
 from ..._store import Store
 from .._clocks import ManualClock
-from .driving import Failing, passing, rest, to_be_cancelled, watched
+from .driving import PASSING, Failing, Failure, passing, rest, to_be_cancelled, watched
 
 _SLICE = 2.0  # seconds within which a waiter tries again
 
@@ -549,12 +549,12 @@ async def test_a_waiter_does_not_spin(store: Store, clock: ManualClock) -> None:
         await passing(store, clock, _SLICE)
 
 
-@pytest.mark.parametrize("flag", ["transient", "retryable"])
+@pytest.mark.parametrize("failure", PASSING)
 async def test_a_waiter_and_a_hold_ride_out_a_store_that_is_away_for_a_while(
-    store: Store, clock: ManualClock, flag: str
+    store: Store, clock: ManualClock, failure: Failure
 ) -> None:
-    failing = Failing((TryLock, Renew), 4, **{flag: True})
-    again = Failing(Renew, 4, **{flag: True})
+    failing = Failing((TryLock, Renew), 4, failure)
+    again = Failing(Renew, 4, failure)
     entered = anyio.Event()
 
     async def before(op: Op[Any]) -> None:

@@ -602,7 +602,7 @@ async def test_a_running_delivery_sweeps_at_its_start_and_once_a_minute(store: S
 
 
 async def test_a_running_delivery_rides_out_a_store_that_is_away(store: Store, clock: ManualClock) -> None:
-    failing = Failing(Op, 12, transient=True)
+    failing = Failing(Op, 12, "transient")
     outbox = store.outbox("mail")
     await outbox.enqueue("x")
     seen: list[int] = []

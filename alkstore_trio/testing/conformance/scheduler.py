@@ -25,7 +25,7 @@ from ..._values import JobState, Schedule, ScheduleOptions, ScheduleState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import hold_lease, tick
-from .driving import Failing, Running, holds, passing, rest, to_be_cancelled, watched
+from .driving import PASSING, Failing, Failure, Running, holds, passing, rest, to_be_cancelled, watched
 
 _TTL = 10.0  # seconds: the runner's lease
 _SLICE = 2.0  # seconds within which a runner looks again
@@ -777,10 +777,12 @@ async def test_a_runners_own_error_leaves_as_itself_and_releases_its_lease(store
     assert not await _is_led(store)
 
 
-@pytest.mark.parametrize("flag", ["transient", "retryable"])
-async def test_a_runner_rides_out_a_store_that_is_away_for_a_while(store: Store, clock: ManualClock, flag: str) -> None:
+@pytest.mark.parametrize("failure", PASSING)
+async def test_a_runner_rides_out_a_store_that_is_away_for_a_while(
+    store: Store, clock: ManualClock, failure: Failure
+) -> None:
     stop = StopToken()
-    failing = Failing((Renew, DueSchedules, Fire), 5, **{flag: True})
+    failing = Failing((Renew, DueSchedules, Fire), 5, failure)
     await store.schedule("s", "@every 5s", "q", None)
     clock.advance(5)
     async with anyio.create_task_group() as tasks:

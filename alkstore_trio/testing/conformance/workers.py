@@ -21,7 +21,7 @@ from ..._store import Store
 from ..._values import Job, JobState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
-from .driving import Failing, Running, holds, passing, rest, to_be_cancelled, watched
+from .driving import PASSING, Failing, Failure, Running, holds, passing, rest, to_be_cancelled, watched
 
 _SWEEPS = 60.0  # seconds of the store's clock between two sweeps
 
@@ -963,7 +963,7 @@ async def test_a_worker_that_is_stopped_while_the_store_is_away_at_its_start_has
     store: Store, clock: ManualClock
 ) -> None:
     stop = StopToken()
-    away = watched(store, Failing(Sweep, 1_000_000, transient=True))
+    away = watched(store, Failing(Sweep, 1_000_000, "transient"))
 
     async def soon(*, task_status: TaskStatus[None]) -> None:
         task_status.started()
@@ -1057,12 +1057,12 @@ async def test_a_grace_may_be_zero_fractional_huge_or_a_timedelta(store: Store) 
 # A store that is away, fails or closes
 
 
-@pytest.mark.parametrize("flag", ["transient", "retryable"])
+@pytest.mark.parametrize("failure", PASSING)
 @pytest.mark.parametrize("op", [Sweep, Claim, NextReadyAt, Ack], ids=lambda op: op.__name__)
 async def test_a_worker_rides_out_a_store_that_is_away(
-    store: Store, clock: ManualClock, op: type[Op[Any]], flag: str, caplog: pytest.LogCaptureFixture
+    store: Store, clock: ManualClock, op: type[Op[Any]], failure: Failure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failing = Failing(op, 4, **{flag: True})
+    failing = Failing(op, 4, failure)
     queue = store.queue("q")
     handler = _at_once()
     stop = StopToken()
@@ -1082,7 +1082,7 @@ async def test_a_worker_rides_out_a_store_that_is_away(
 
 @pytest.mark.parametrize("op", [Heartbeat, ReadClock], ids=lambda op: op.__name__)
 async def test_a_renewal_rides_out_a_store_that_is_away(store: Store, clock: ManualClock, op: type[Op[Any]]) -> None:
-    failing = Failing(op, 0, transient=True)
+    failing = Failing(op, 0, "transient")
     queue = store.queue("q", visibility_timeout=60)
     await queue.enqueue("x")
     handler = _Handler()
@@ -1107,7 +1107,7 @@ async def test_a_renewal_rides_out_a_store_that_is_away(store: Store, clock: Man
 async def test_an_outcome_is_kept_until_a_store_that_is_away_takes_it(
     store: Store, clock: ManualClock, op: type[Op[Any]], ending: Exception
 ) -> None:
-    failing = Failing(op, 3, transient=True)
+    failing = Failing(op, 3, "transient")
     queue = store.queue("q")
     job_id = await queue.enqueue("x")
     runs: list[Job] = []

@@ -1,0 +1,105 @@
+"""How the library's own statements and their answers travel: past psycopg's adapters, which are the application's.
+
+A parameter goes by the type that the statement's text gives it, as the server has told, so that each text has one plan.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from psycopg import adapt, postgres, pq
+from psycopg.types import array
+
+__all__ = ["ADAPTERS", "Plan"]
+
+_TEXT, _BINARY = pq.Format.TEXT, pq.Format.BINARY
+
+_LENGTH = struct.Struct("!i").pack
+_HEAD = struct.Struct("!iIIii").pack  # of an array: dimensions, has nulls, element's type, length, lower bound
+_NULL = b"\xff\xff\xff\xff"
+
+
+def _as_text(value: Any) -> bytes:
+    return str.encode(value)
+
+
+def _as_json(value: Any) -> bytes:
+    return b"\x01" + str.encode(value)
+
+
+_ENCODERS: dict[int, Callable[[Any], bytes]] = {
+    16: struct.Struct("!?").pack,
+    17: bytes,
+    20: struct.Struct("!q").pack,
+    21: struct.Struct("!h").pack,
+    23: struct.Struct("!i").pack,
+    25: _as_text,
+    114: _as_text,
+    700: struct.Struct("!f").pack,
+    701: struct.Struct("!d").pack,
+    1043: _as_text,
+    3802: _as_json,
+}
+_ARRAYS = {1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1015: 1043, 1016: 20, 1021: 700, 1022: 701, 3807: 3802}
+
+
+def _array(element: int) -> Callable[[Sequence[Any]], bytes]:
+    encode = _ENCODERS[element]
+
+    def encode_all(values: Sequence[Any]) -> bytes:
+        parts = [_HEAD(1, 1, element, len(values), 1)]
+        for value in values:
+            if value is None:
+                parts.append(_NULL)
+            else:
+                encoded = encode(value)
+                parts += (_LENGTH(len(encoded)), encoded)
+        return b"".join(parts)
+
+    return encode_all
+
+
+_ENCODERS |= {array: _array(element) for array, element in _ARRAYS.items()}
+
+
+def _pristine() -> adapt.AdaptersMap:
+    """Psycopg's adapters as they come, whatever the application has registered since."""
+    adapters = adapt.AdaptersMap()
+    postgres.register_default_types(adapters.types)
+    postgres.register_default_adapters(adapters)
+    array.register_all_arrays(adapters)
+    return adapters
+
+
+ADAPTERS = _pristine()
+
+
+class Plan:
+    """A prepared statement of ours."""
+
+    __slots__ = ("_encoders", "_fresh", "_transformer", "formats", "name")
+
+    def __init__(self, name: bytes, types: Sequence[int]) -> None:
+        self.name = name
+        self._encoders = [_ENCODERS.get(oid, _as_text) for oid in types]
+        self.formats = [_BINARY if oid in _ENCODERS else _TEXT for oid in types]
+        self._transformer = adapt.Transformer(ADAPTERS)
+        self._fresh = True  # whether the columns' types are still to be seen
+
+    def encoded(self, params: Sequence[Any]) -> list[bytes | None]:
+        """Parameters as they travel; ``ValueError`` or ``TypeError`` for one that is not of its type."""
+        try:
+            return [
+                None if value is None else encode(value) for encode, value in zip(self._encoders, params, strict=True)
+            ]
+        except struct.error as error:
+            raise ValueError(f"a parameter does not have its statement's type: {error}") from None
+
+    def rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
+        """The rows of an answer."""
+        transformer = self._transformer
+        transformer.set_pgresult(result, set_loaders=self._fresh)
+        self._fresh = False
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+        transformer.set_pgresult(None, set_loaders=False)  # so that the answer is not kept
+        return rows
