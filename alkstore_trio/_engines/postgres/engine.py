@@ -12,9 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
-import attrs
 import psycopg
-from anyio import TaskInfo
 
 from ... import _ops as ops
 from ..._engine import JoinedUnit, Traits
@@ -27,6 +25,7 @@ from ..._wake import Hub
 from . import sqlops
 from .connection import AsyncAnyioConnection
 from .cursors import Cursors
+from .holds import Hold, Holds, Key, key_of
 from .joined import joined
 from .lanes import Lane
 from .pool import Pool
@@ -36,7 +35,7 @@ from .tx import PostgresTx
 from .upkeep import Upkeep
 from .wakes import Ears, Voice, new_mark, server_channel
 
-__all__ = ["Hold", "PostgresEngine"]
+__all__ = ["PostgresEngine"]
 
 A = TypeVar("A")
 
@@ -47,15 +46,6 @@ _FARTHEST, _NEAREST = 1e290, 1e-290  # of a given clock: what the server can sti
 
 # The server had ended the session before it began to commit.
 _CERTAIN = {"57P01", "57P03"}
-
-
-@attrs.frozen(eq=False)
-class Hold:
-    """An open transaction's grip on a stream or a consumer's offset."""
-
-    task: int
-    who: str
-    since: float  # by the loop's clock
 
 
 class PostgresEngine:
@@ -85,7 +75,7 @@ class PostgresEngine:
         self.hub = Hub()
         self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
         self.pool: Pool[AsyncAnyioConnection] = Pool(server.connect, max_connections)
-        self.holds: dict[tuple[str, ...], Hold] = {}
+        self.holds = Holds(server.lock_timeout)
         self.store = ""  # the identity of what is in the schema, for who joins
         self._transactions: Counter[int] = Counter()  # open ones of each task that have a connection
         self._clock = clock
@@ -202,7 +192,7 @@ class PostgresEngine:
 
     async def do(self, op: Op[A]) -> A:
         self.check_open()
-        self.refuse_to_wait_for_oneself(op)
+        self.holds.refuse(op)
         await self._turns.check()
         answer: Any
         if isinstance(op, ops.Enqueue):
@@ -217,7 +207,7 @@ class PostgresEngine:
         elif isinstance(op, ops.Claim):
             answer = await self._claim(op)
         else:
-            key = self.key_of(op)
+            key = key_of(op)
             steps = sqlops.HANDLERS[op.__class__](op, self.clock())
             answer = await self._committed(steps, key, reads=isinstance(op, ops.Read))
             self._answered(op, answer)
@@ -239,9 +229,7 @@ class PostgresEngine:
         """Publish with whoever publishes to the same stream: one that is held must not hold the others."""
         lane = self._publishes.get(op.stream)
         if lane is None:
-            lane = self._publishes[op.stream] = self._lane(
-                sqlops.publish, lambda op: len(op.bodies), ("stream", op.stream)
-            )
+            lane = self._publishes[op.stream] = self._lane(sqlops.publish, lambda op: len(op.bodies), key_of(op))
         try:
             return await lane.do(op)
         finally:
@@ -255,14 +243,14 @@ class PostgresEngine:
         self,
         steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]],
         size: Callable[[Any], int],
-        key: tuple[str, ...] | None = None,
+        key: Key | None = None,
     ) -> Lane[Any, Any]:
         def send(together: Sequence[Any]) -> Awaitable[list[Any]]:
             return self._committed(steps(together, self.clock()), key)
 
         return Lane(send, size, self._answered, self._start_soon)
 
-    async def _committed(self, steps: Steps[A], key: tuple[str, ...] | None = None, *, reads: bool = False) -> A:
+    async def _committed(self, steps: Steps[A], key: Key | None = None, *, reads: bool = False) -> A:
         """What some steps come to, each committed by itself; ``key`` is what they may have to wait for."""
         connection = await self._take(key)
         try:
@@ -278,14 +266,14 @@ class PostgresEngine:
             self.pool.give(connection)
         raise told
 
-    async def _take(self, key: tuple[str, ...] | None) -> AsyncAnyioConnection:
+    async def _take(self, key: Key | None) -> AsyncAnyioConnection:
         """A connection; what waits for a transaction must not have the last one, and does not wait for ever."""
-        hold = self.holds.get(key or ())
+        hold = self.holds.of(key)
         if hold is None:
             return await self.pool.take()
         with anyio.move_on_after(self.server.lock_timeout):
             return await self.pool.take(transaction=True)
-        raise self._too_long(key, self._described(hold))
+        raise self.holds.too_long(key, hold)
 
     async def take_for_transaction(self, task: int) -> AsyncAnyioConnection:
         """A connection for a transaction; a task that has one already does not wait for ever."""
@@ -328,71 +316,25 @@ class PostgresEngine:
 
     # Who waits for whom
 
-    @staticmethod
-    def key_of(op: Op[Any]) -> tuple[str, ...] | None:
-        """What of an op a transaction holds until its end."""
-        if isinstance(op, ops.Publish):
-            return ("stream", op.stream)
-        if isinstance(op, ops.SaveOffset):
-            return ("offset", op.stream, op.consumer)
-        return None
-
-    def refuse_to_wait_for_oneself(self, op: Op[Any], but: Hold | None = None) -> None:
-        """A write that would wait for another transaction of the same task would wait for ever."""
-        hold = self.holds.get(self.key_of(op) or ())
-        if hold is not None and hold is not but and hold.task == anyio.get_current_task().id:
-            raise RuntimeError(
-                "an open transaction of this task has written there, and this would wait for it: write inside it, or "
-                "after it has ended"
-            )
-
-    def hold(self, task: TaskInfo) -> Hold:
-        """The grip that a transaction of a task has on what it writes."""
-        return Hold(task.id, task.name or "?", anyio.current_time())
-
-    def let_go(self, hold: Hold) -> None:
-        """A transaction has ended."""
-        for key in [key for key, held in self.holds.items() if held is hold]:
-            del self.holds[key]
-
     def abandon(self, connection: AsyncAnyioConnection, hold: Hold) -> None:
         """A transaction was collected as garbage, perhaps in another thread."""
 
         def ended() -> None:
             connection.abort()
             self.give(connection, hold.task)
-            self.let_go(hold)
+            self.holds.let_go(hold)
 
         self._call_soon(ended)
 
-    async def told(self, error: psycopg.Error, key: tuple[str, ...] | None) -> DatabaseError:
+    async def told(self, error: psycopg.Error, key: Key | None) -> DatabaseError:
         """The library's error for one of the driver's; of a lock that was not to be had, who holds it."""
         told = self.server.told(error)
         told.__cause__ = error
         if error.sqlstate != "55P03" or key is None:
             return told
-        hold = self.holds.get(key)
-        waited = self._too_long(key, await self._foreign_holder() if hold is None else self._described(hold))
+        waited = self.holds.too_long(key, self.holds.of(key) or await self._foreign_holder())
         waited.__cause__ = error
         return waited
-
-    def _too_long(self, key: tuple[str, ...] | None, holder: str) -> DatabaseError:
-        match key:
-            case (_, stream):
-                what = f"the stream {stream!r}"
-            case (_, stream, consumer):
-                what = f"the offset of consumer {consumer!r} in stream {stream!r}"
-            case _:
-                what = "a row"
-        return DatabaseError(
-            f"{what} is held by {holder}, and was not to be had within the lock_timeout of "
-            f"{self.server.lock_timeout:g} s",
-            transient=True,
-        )
-
-    def _described(self, hold: Hold) -> str:
-        seconds = anyio.current_time() - hold.since
-        return f"an open transaction of the task {hold.who!r}, begun {seconds:.1f} s ago"
 
     async def _foreign_holder(self) -> str:
         """The session that has been writing to streams or offsets for the longest."""

@@ -18,6 +18,7 @@ from ..._ops import Op
 from ..execute import checked_statement
 from . import sqlops
 from .connection import AsyncAnyioConnection
+from .holds import key_of
 
 if TYPE_CHECKING:
     from .engine import PostgresEngine
@@ -41,7 +42,7 @@ class PostgresTx:
     def __init__(self, engine: "PostgresEngine", task: TaskInfo) -> None:
         self._engine = engine
         self._task = task
-        self._hold = engine.hold(task)
+        self._hold = engine.holds.begin(task)
         self._connection: AsyncAnyioConnection | None = None
         self._effects: list[tuple[ops.Write[Any], Any]] = []
         self._failed = False
@@ -61,19 +62,19 @@ class PostgresTx:
     async def do(self, op: Op[A]) -> A:
         engine = self._engine
         self._check()
-        engine.refuse_to_wait_for_oneself(op, self._hold)
+        engine.holds.refuse(op, self._hold)
         await engine.checkpoint()
         engine.check_open()
         if isinstance(op, ops.Notify):
             steps: Any = engine.notifying(op)
         else:
             steps = sqlops.HANDLERS[op.__class__](op, engine.clock())
-        key = engine.key_of(op)
+        key = key_of(op)
         answer: A = await self._really(lambda connection: engine.server.run(connection, steps), key)
         if isinstance(op, ops.Write):
             self._effects.append((op, answer))
             if key is not None and self._connection is not None:
-                engine.holds[key] = self._hold
+                engine.holds.take(key, self._hold)
         return answer
 
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -182,4 +183,4 @@ class PostgresTx:
         connection, self._connection = self._connection, None
         if connection is not None:
             self._engine.give(connection, self._task.id)
-        self._engine.let_go(self._hold)
+        self._engine.holds.let_go(self._hold)
