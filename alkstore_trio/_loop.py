@@ -16,6 +16,8 @@ __all__ = [
     "Event",
     "Turns",
     "call_soon_threadsafe",
+    "came_barely",
+    "cancel_later",
     "cancellation_check",
     "event_class",
     "full_checkpoint",
@@ -38,7 +40,14 @@ def cancellation_check() -> Callable[[], Awaitable[object]]:
     if _on_trio():
         check: Callable[[], Awaitable[object]] = sys.modules["trio"].lowlevel.checkpoint_if_cancelled
         return check
-    return current_token().backend_class.checkpoint_if_cancelled
+    anyio_check = current_token().backend_class.checkpoint_if_cancelled
+
+    def check_on_asyncio() -> Awaitable[object]:
+        if _owed:
+            _take_what_is_owed()
+        return anyio_check()
+
+    return check_on_asyncio
 
 
 def full_checkpoint() -> Callable[[], Awaitable[object]]:
@@ -143,22 +152,43 @@ async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
         except asyncio.CancelledError:
             interrupted = True
     if interrupted:
-        _cancel_later()
+        cancel_later()
     result: T = worker.result()
     return result
 
 
-def _cancel_later() -> None:
-    """Hand a ``Task.cancel()`` on that came where it could not be heeded."""
+def came_barely() -> bool:
+    """Whether a cancellation that has just come is a bare ``Task.cancel()``: a scope's is delivered again by itself."""
+    return anyio.current_effective_deadline() > float("-inf")
+
+
+_owed: set[Any] = set()  # asyncio's tasks to which a cancellation is still to be handed on
+
+
+def cancel_later() -> None:
+    """Hand a ``Task.cancel()`` on that came where it could not be heeded: to the task's next checkpoint."""
     asyncio: Any = sys.modules["asyncio"]
     caller = asyncio.current_task()
 
     def hand_on() -> None:
-        if caller.cancelling():  # else whoever asked, an ``asyncio.timeout`` say, has ended meanwhile
-            caller.uncancel()
-            caller.cancel()
+        if caller in _owed:
+            _owed.discard(caller)
+            if caller.cancelling():  # else whoever asked, an ``asyncio.timeout`` say, has ended meanwhile
+                caller.uncancel()
+                caller.cancel()
 
+    _owed.add(caller)
     asyncio.get_running_loop().call_soon(hand_on)
+
+
+def _take_what_is_owed() -> None:
+    """Raise the cancellation that is to be handed on to this task, before the loop does."""
+    asyncio: Any = sys.modules["asyncio"]
+    task = asyncio.current_task()
+    if task in _owed:
+        _owed.discard(task)
+        if task.cancelling():
+            raise asyncio.CancelledError
 
 
 async def insist(done: Event, interruption: BaseException) -> None:
@@ -167,7 +197,7 @@ async def insist(done: Event, interruption: BaseException) -> None:
     A cancellation is delivered at the caller's next checkpoint; anything else is raised at the end.
     """
     cancelled = anyio.get_cancelled_exc_class()
-    bare = anyio.current_effective_deadline() > float("-inf")  # a scope delivers its cancellation again by itself
+    bare = came_barely()
     while not done.is_set():
         with anyio.CancelScope(shield=True):
             try:
@@ -177,4 +207,4 @@ async def insist(done: Event, interruption: BaseException) -> None:
     if not isinstance(interruption, cancelled):
         raise interruption
     if bare:
-        _cancel_later()
+        cancel_later()

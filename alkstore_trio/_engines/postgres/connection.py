@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
-from ..._loop import event_class, insist, unbroken
+from ..._loop import came_barely, cancel_later, unbroken
 from .failures import NotConnected, check_driver, parsed
 
 import psycopg  # isort: skip  # `failures` says what to do where it is missing
@@ -217,12 +217,12 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             if was_closed and isinstance(interruption, Exception):
                 raise psycopg.OperationalError("the connection was closed while it was in use") from None
             raise interruption
+        bare = came_barely()
         outcome = await unbroken(partial(self._called_off, gen, wanted))
         if not outcome:
             raise interruption
-        done = event_class()()
-        done.set()
-        await insist(done, interruption)  # to its next checkpoint
+        if bare:
+            cancel_later()
         return outcome[0]
 
     async def _called_off(self, gen: Any, wanted: int) -> list[Any]:

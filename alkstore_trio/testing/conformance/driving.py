@@ -32,7 +32,7 @@ __all__ = [
 
 _BOUND = 30.0  # seconds of real time after which a test hangs
 _TURNS = 25  # in which nothing is under way: longer than any chain of wakes here
-_WAITED = 400  # verbs after which what is under way waits for something else
+_WAIT = 5.0  # seconds of real time after which what is under way waits for something else
 _STEP = 0.5  # seconds of the store's clock
 
 
@@ -100,12 +100,12 @@ def counted(store: Store) -> Store:
 async def rest(store: Store) -> None:
     """Return once whoever was woken has acted, whatever that took, or waits for what only this task can give."""
     engine: Any = store._engine
-    turns = waited = 0
-    while turns < _TURNS and waited < _WAITED:
+    turns = 0
+    until = anyio.current_time() + _WAIT
+    while turns < _TURNS and anyio.current_time() < until:
         await checkpoint()
         if engine.under_way:
             turns = 0
-            waited += 1
             await store.queues()  # lets time pass where it is spent
         else:
             turns += 1

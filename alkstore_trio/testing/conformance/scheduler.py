@@ -848,16 +848,23 @@ async def test_a_standby_has_started_once_it_leads(store: Store, clock: ManualCl
 async def test_a_standby_that_loses_its_lease_logs_it_and_waits_for_its_turn(
     store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stop = StopToken()
+    stop, stalled, taken = StopToken(), anyio.Event(), anyio.Event()
+
+    async def stall(op: Op[Any]) -> None:
+        if stalled.is_set():
+            await taken.wait()
+
     await store.schedule("s", "@every 60s", "q", None)
     async with anyio.create_task_group() as tasks:
-        standby = Running(partial(store.run_schedules, stop, standby=True))
+        standby = Running(partial(watched(store, stall).run_schedules, stop, standby=True))
         await tasks.start(standby)
         await rest(store)
         with caplog.at_level(logging.WARNING, "alkstore_trio"):
+            stalled.set()
             clock.advance(60)
             foreign = await hold_lease(store, "other", 3_600)
             assert foreign is not None
+            taken.set()
             await passing(store, clock, 10)
         assert not standby.ended
         assert await _fires(store) == 0
