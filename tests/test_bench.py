@@ -11,6 +11,15 @@ ROWS = {
     "jobs": ["one / reference", "batch / reference", "one on asyncio / one", "batch on asyncio / batch"],
     "memory": ["plain", "delayed", "expiring"],
     "peers": ["alkstore on trio", "alkstore on asyncio"],
+    "postgres": [
+        "psycopg's enqueue / enqueue",
+        "bare loop / run_worker",
+        "64 tasks, each alone / 64 tasks",
+        "32 writers, telling nobody / 32 writers",
+        "2,000 pending / 200 pending",
+        "notify / psycopg's LISTEN",
+        "statements",
+    ],
     "sqlite": [
         "1 task / floor",
         "64 tasks, each alone / 64 tasks",
@@ -25,7 +34,7 @@ ROWS = {
 
 def test_no_benchmark_is_left_out() -> None:
     scripts = {path.stem for path in (Path(__file__).parent / "bench").glob("*.py")}
-    assert scripts - {"harness", "reference"} == ROWS.keys()
+    assert scripts - {"harness", "postgres_peers", "reference"} == ROWS.keys()
 
 
 @pytest.mark.parametrize("script", ROWS)

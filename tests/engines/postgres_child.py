@@ -1,4 +1,4 @@
-"""The other processes of `test_postgres_processes`: ``python -m tests.engines.postgres_child ROLE LOOP DSN SCHEMA ...``.
+"""The other processes of `test_postgres_processes`: ``python -m tests.engines.postgres_child ROLE LOOP DSN SCHEMA``.
 
 What a child does it says in lines of JSON on its standard output, each written whole before the next step. It asserts
 nothing: its parent reads the lines and judges. It ends by itself, whatever becomes of the parent. `Place`, which says
@@ -52,7 +52,7 @@ class Place:
     def ask(self, sql: str, *params: object) -> list[tuple[Any, ...]]:
         """The rows of a statement, on a connection of its own."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            cursor = connection.execute(sql, params)  # type: ignore[arg-type]  # the tests' own text
+            cursor = connection.execute(sql, params)
             return cursor.fetchall() if cursor.description else []
 
     def sessions(self, condition: str = "true") -> list[int]:
@@ -72,7 +72,9 @@ class Place:
 async def until(fact: Callable[[], object]) -> None:
     """Wait until something is the case."""
     with anyio.fail_after(_BOUND):
-        while not fact():
+        while True:
+            if fact():
+                return
             await anyio.sleep(_LOOK)
 
 
@@ -173,7 +175,7 @@ async def claimant(place: Place, seconds: str) -> None:
 
 
 async def astray(place: Place, seconds: str) -> None:
-    """Claim, on a host whose clock is wrong by so many seconds, for each line; say until when, or that there was none."""
+    """Claim, on a host whose clock is wrong by so many seconds, for each line; say until when, or null."""
     right = time.time
     with patch.object(time, "time", lambda: right() + float(seconds)):
         async with place.open() as store:

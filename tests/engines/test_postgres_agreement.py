@@ -41,6 +41,7 @@ from tests.engines.test_sqlite_agreement import (
 from tests.servers import Server
 
 BACKENDS = ["trio", "asyncio"]
+_PROFILE: settings = settings()  # the one that the run was started with; walks are fewer here, and longer
 
 
 class PostgresSide(Side):
@@ -141,7 +142,7 @@ async def agree(dsn: str, random: Random, favourites: list[Kind], seen: Seen) ->
     clock = ManualClock(START)
     async with open_memory(clock=clock) as memory, opened(dsn, clock) as postgres:
         machine = Many(random, [Side(memory), PostgresSide(postgres)], clock, [*DRAWS, *5 * favourites], seen)
-        await machine.go(random.randint(1, 60))
+        await machine.go(random.randint(1, 200))  # opening costs as much as fifty steps
 
 
 async def told_after(dsn: str, steps: Steps) -> tuple[str, str]:
@@ -231,7 +232,7 @@ def test_postgres_answers_as_memory_does(dsn: str, favourites: list[Kind]) -> No
     seen: Seen = Counter()
 
     # Shrinking a walk takes minutes and gains little, as its last steps tell most.
-    @settings(phases=[Phase.reuse, Phase.generate])
+    @settings(phases=[Phase.reuse, Phase.generate], max_examples=max(12, _PROFILE.max_examples // 8))
     @given(st.randoms(use_true_random=False), st.sampled_from(BACKENDS))
     def run(random: Random, backend: str) -> None:
         anyio.run(agree, dsn, random, favourites, seen, backend=backend)

@@ -189,6 +189,8 @@ def test_a_statement_reads_no_whole_table_and_sorts_nothing(
 
 
 ROW = [["jobs_pkey(id)"], ["jobs_of_queue(queue, id)"]]  # by either a row is found at once
+_MOVED = [*["jobs_due(queue, due)"] * 2, *["jobs_expiry(queue, lane, expires_at)"] * 2]
+_BEHIND = "jobs_ready(queue, priority, run_at, id)"
 LED_BY: dict[str, list[list[str]]] = {
     "ACK": ROW,
     "FAIL": ROW,
@@ -207,28 +209,8 @@ LED_BY: dict[str, list[list[str]]] = {
     "READ_SINCE": [["events_pkey(stream, offset)"]],
     "READ_FROM_CONSUMER": [["events_pkey(stream, offset)"]],
     "TRIM": [["events_pkey(stream, offset)"]],
-    "CLAIM": [
-        [
-            "jobs_due(queue, due)",
-            "jobs_due(queue, due)",
-            "jobs_expiry(queue, lane, expires_at)",
-            "jobs_expiry(queue, lane, expires_at)",
-            "jobs_pkey(id)",
-            "jobs_ready(queue)",
-            "jobs_ready(queue)",
-        ]
-    ],
-    "CLAIM_BEHIND": [
-        [
-            "jobs_due(queue, due)",
-            "jobs_due(queue, due)",
-            "jobs_expiry(queue, lane, expires_at)",
-            "jobs_expiry(queue, lane, expires_at)",
-            "jobs_pkey(id)",
-            "jobs_ready(queue, priority, run_at, id)",
-            "jobs_ready(queue, priority, run_at, id)",
-        ]
-    ],
+    "CLAIM": [sorted([*_MOVED, "jobs_ready(queue)", "jobs_ready(queue)", *row]) for row in ROW],
+    "CLAIM_BEHIND": [sorted([*_MOVED, _BEHIND, _BEHIND, *row]) for row in ROW],
 }
 
 

@@ -299,10 +299,13 @@ async def test_of_fifty_contenders_one_at_a_time_holds_the_lock_and_tokens_grow(
         assert await lock.release()
 
     with anyio.fail_after(_BOUND):
-        async with place.open(max_connections=4) as one, place.open(max_connections=4) as other:
-            async with anyio.create_task_group() as tasks:
-                for number in range(50):
-                    tasks.start_soon(contend, (one, other)[number % 2], f"contender {number}")
+        async with (
+            place.open(max_connections=4) as one,
+            place.open(max_connections=4) as other,
+            anyio.create_task_group() as tasks,
+        ):
+            for number in range(50):
+                tasks.start_soon(contend, (one, other)[number % 2], f"contender {number}")
     assert len(tokens) == 50
     assert tokens == sorted(set(tokens))
 
@@ -372,8 +375,7 @@ async def test_a_consumer_misses_nothing_of_eight_publishers_that_hold_and_roll_
         stream = store.stream("stream")
         while not seen or seen[-1][1] != "the end":
             page = await stream.read_from_consumer("consumer", 5)
-            for event in page:
-                seen.append((event.offset, event.payload))
+            seen.extend((event.offset, event.payload) for event in page)
             if page:
                 assert await stream.save_offset("consumer", page[-1].offset)
 
