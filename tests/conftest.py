@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 from hypothesis import settings
 
@@ -7,3 +9,9 @@ pytest.register_assert_rewrite("alkstore_trio.testing.conformance")
 settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile("suite")
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what all the tests together are, half a second's reading for the collector each time it comes by."""
+    gc.collect()
+    gc.freeze()
