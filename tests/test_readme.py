@@ -85,7 +85,7 @@ def test_every_verb_of_a_store_that_the_tour_promises_is_in_it() -> None:
 def test_the_first_two_shell_blocks_run_the_main_job_and_the_tests() -> None:
     main_job, tests = blocks("sh", "bash", "console", "shell")
     assert main_job.rstrip().endswith("examples/index_stdlib.py")
-    assert tests.rstrip().endswith("-m pytest")
+    assert tests.rstrip().endswith("-m pytest -n auto --dist worksteal")
 
 
 def test_every_file_that_the_readme_links_to_exists() -> None:

@@ -11,14 +11,13 @@ import pytest
 from alkstore_trio import Store, open_sqlite
 from alkstore_trio.testing.conformance import *
 
-_SHARED_MEMORY = Path("/dev/shm")  # a disk that costs nothing, where there is one
-_FOLDER = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+from ..folders import FOLDER
 
 
 @asynccontextmanager
 async def _open(*, clock: Callable[[], float] | None = None) -> AsyncIterator[Store]:
     """A store in a file of its own."""
-    with TemporaryDirectory(dir=_FOLDER) as folder:
+    with TemporaryDirectory(dir=FOLDER) as folder:
         async with open_sqlite(Path(folder, "store.db"), durability="normal", clock=clock) as store:
             yield store
 

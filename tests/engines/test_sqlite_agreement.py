@@ -37,6 +37,7 @@ from alkstore_trio._ops import Move, Op, Read, TxRead, Write
 from alkstore_trio._rules.queue import JobRow
 from alkstore_trio._rules.stamps import Stamps
 from alkstore_trio.testing import ManualClock
+from tests.folders import FOLDER
 
 T = TypeVar("T")
 
@@ -529,7 +530,7 @@ class Machine:
 
 async def agree(random: Random, favourites: list[Kind], seen: Seen) -> None:
     clock = ManualClock(START)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=FOLDER) as folder:
         file = Path(folder, "store.db")
         async with open_memory(clock=clock) as memory, open_sqlite(file, durability="normal", clock=clock) as sqlite:
             machine = Machine(random, [Side(memory), Side(sqlite)], clock, [*DRAWS, *5 * favourites], seen)

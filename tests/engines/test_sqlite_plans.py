@@ -110,10 +110,19 @@ def filled() -> sqlite3.Connection:
     return connection
 
 
-@pytest.fixture(scope="module", params=["as it is", "analyzed"])
-def long_queue(request: pytest.FixtureRequest) -> Iterator[sqlite3.Connection]:
-    """A full store; once with the statistics that an application on the same file may have had SQLite gather."""
+@pytest.fixture(scope="module")
+def full() -> Iterator[sqlite3.Connection]:
+    """A full store, to be copied: its rows take long to insert."""
     connection = filled()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(scope="module", params=["as it is", "analyzed"])
+def long_queue(request: pytest.FixtureRequest, full: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A full store; once with the statistics that an application on the same file may have had SQLite gather."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    full.backup(connection)
     if request.param == "analyzed":
         connection.execute("analyze")
     yield connection

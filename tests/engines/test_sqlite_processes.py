@@ -30,7 +30,9 @@ from alkstore_trio._engines.sqlite import file
 from tests.engines.sqlite_child import TASKS, Outcome
 
 _ROOT = Path(__file__).parents[2]
-_KILLS = 60  # on each loop
+_KILLS = 60  # on each loop; more where the machine was too busy for the killed to have done enough
+_MOST_KILLS = 5 * _KILLS
+_ENOUGH = {"enqueued": _KILLS, "acked": _KILLS, "committed": _KILLS, "copied": _KILLS // 2}
 _LOAD = 6.0  # seconds of the run with many processes
 _RESETS = 3.0  # seconds of the run with many checkpoints
 _LOW_LIMIT = 64 * 2**10  # bytes of a WAL that is to be checkpointed often
@@ -120,7 +122,9 @@ def test_what_has_returned_survives_a_kill_and_nothing_is_half_there(path: str, 
     chance = random.Random(f"kills on {loop}")
     said: list[tuple[str, Any]] = []
     with child("forks", loop, path) as forks:
-        for n in range(_KILLS):
+        for n in range(_MOST_KILLS):
+            if n >= _KILLS and _enough(said):
+                break
             forks.tell(f"{n}")
             said += _killed(forks, chance.uniform(0.005, 0.15))
     assert integrity(path) == "ok"
@@ -146,6 +150,11 @@ def _killed(forks: Child, seconds: float) -> list[tuple[str, Any]]:
     return said
 
 
+def _enough(said: list[tuple[str, Any]]) -> bool:
+    done = Counter(verb for verb, _ in said)
+    return all(done[verb] > least for verb, least in _ENOUGH.items())
+
+
 async def _reconcile(path: str, said: list[tuple[str, Any]]) -> None:
     async with open_sqlite(path, durability="normal") as store:
         await store.notify("channel")  # a commit that wakes somebody
@@ -159,10 +168,7 @@ async def _reconcile(path: str, said: list[tuple[str, Any]]) -> None:
     for verb, subject in said:
         by_verb.setdefault(verb, []).append(subject)
     enqueued, acked = set(by_verb["enqueued"]), Counter(by_verb["acked"])
-    assert len(by_verb["enqueued"]) > _KILLS
-    assert len(by_verb["acked"]) > _KILLS
-    assert len(by_verb["committed"]) > _KILLS
-    assert len(by_verb["copied"]) > _KILLS // 2
+    assert _enough(said)
 
     # Jobs: each that was promised is there, or was acked, once; whether an ack that did not return landed is open.
     perhaps_acked = set(by_verb["about to ack"])
