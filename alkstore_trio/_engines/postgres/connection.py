@@ -82,6 +82,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         super().__init__(pgconn, *args)
         self.lock: Any = anyio.Lock(fast_acquire=True)  # psycopg's own is asyncio's
         self.prepare_threshold = None  # else psycopg sends a DEALLOCATE ALL, ours among them, after a rollback
+        self.pooled = False  #: whether a pooler gives it another session for each transaction: nothing is prepared
         self._socket = Socket()
         self._plans: dict[str, Plan] = {}
         self._prepared_ever = 0
@@ -142,6 +143,8 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     async def _answer(self, sql: str, params: Sequence[Any]) -> tuple[Plan, pq.abc.PGresult]:
         again = self.pgconn.transaction_status == _IDLE  # in a transaction a failure has spoiled it
+        if self.pooled:
+            return await self._answer_unprepared(sql, params)
         while True:
             plan = self._plans.get(sql) or await self._prepare(sql, len(params))
             pgconn = self.pgconn
@@ -157,6 +160,15 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
                 if not again:
                     raise
             again = False
+
+    async def _answer_unprepared(self, sql: str, params: Sequence[Any]) -> tuple[Plan, pq.abc.PGresult]:
+        plan = self._plans.get(sql)
+        if plan is None:
+            plan = self._plans[sql] = Plan.unprepared(sql)
+        self.pgconn.send_query_params(
+            sql.encode(), plan.encoded(params), plan.types, param_formats=plan.formats, result_format=_BINARY
+        )
+        return plan, await self._result()
 
     async def _prepare(self, sql: str, count: int) -> Plan:
         self._prepared_ever += 1

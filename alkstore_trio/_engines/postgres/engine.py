@@ -254,7 +254,9 @@ class PostgresEngine:
         """What some steps come to, each committed by itself; ``key`` is what they may have to wait for."""
         connection = await self._take(key)
         try:
-            return await self.server.run(connection, steps)
+            with anyio.move_on_after(self.server.lock_timeout if connection.pooled and key else None):
+                return await self.server.run(connection, steps)
+            told = await self._kept_waiting(key)
         except psycopg.Error as error:
             if not reads and not connection.alive and error.sqlstate not in _CERTAIN:
                 raise CommitUnknown(
@@ -332,9 +334,12 @@ class PostgresEngine:
         told.__cause__ = error
         if error.sqlstate != "55P03" or key is None:
             return told
-        waited = self.holds.too_long(key, self.holds.of(key) or await self._foreign_holder())
+        waited = await self._kept_waiting(key)
         waited.__cause__ = error
         return waited
+
+    async def _kept_waiting(self, key: Key | None) -> DatabaseError:
+        return self.holds.too_long(key, self.holds.of(key) or await self._foreign_holder())
 
     async def _foreign_holder(self) -> str:
         """The session that has been writing to streams or offsets for the longest."""

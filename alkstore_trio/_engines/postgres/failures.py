@@ -42,6 +42,7 @@ _RELIED_ON = (
             "pipeline_status",
             "send_describe_prepared",
             "send_prepare",
+            "send_query_params",
             "send_query_prepared",
             "socket",
             "transaction_status",

@@ -23,6 +23,7 @@ A = TypeVar("A")
 
 _OLDEST = 13_00_00  # the first with gen_random_uuid(); older ones are no longer mended
 
+# None for a session that is not ours alone, as behind a pooler, where a setting would be somebody else's too.
 _SETTINGS = """
 select
  set_config('default_transaction_isolation', 'read committed', false),
@@ -30,7 +31,8 @@ select
  set_config('plan_cache_mode', 'force_generic_plan', false),
  set_config('jit', 'off', false),
  set_config('standard_conforming_strings', 'on', false),
- set_config('lock_timeout', %s, false)"""
+ set_config('lock_timeout', %(timeout)s, false)
+where pg_backend_pid() = %(pid)s"""
 
 _STATE = """
 select pg_is_in_recovery(), to_regclass(%s) is not null, to_regnamespace(%s) is not null"""
@@ -50,14 +52,19 @@ class Server:
         try:
             connection = await AsyncAnyioConnection.connect(self.conninfo)
             try:
-                milliseconds = max(1, min(round(self.lock_timeout * 1_000), 2**31 - 1))
-                await connection.execute_own(_SETTINGS, (str(milliseconds),))
+                pid = connection.pgconn.backend_pid
+                connection.pooled = not await connection.execute_own(_SETTINGS, {"timeout": self.timeout, "pid": pid})
             except BaseException:
                 connection.abort()
                 raise
         except psycopg.Error as error:
             raise self.told(error) from error
         return connection
+
+    @property
+    def timeout(self) -> str:
+        """The ``lock_timeout`` as the server takes it."""
+        return f"{max(1, min(round(self.lock_timeout * 1_000), 2**31 - 1))}ms"
 
     async def run(self, connection: AsyncAnyioConnection, steps: Steps[A]) -> A:
         """What the steps come to; the driver's own errors."""

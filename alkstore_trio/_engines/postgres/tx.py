@@ -125,7 +125,9 @@ class PostgresTx:
     async def _begun(self) -> AsyncAnyioConnection:
         connection = await self._engine.take_for_transaction(self._task.id)
         try:
-            await connection.run("begin")
+            await connection.run("begin isolation level read committed")
+            if connection.pooled:
+                await connection.execute_own(f"set local lock_timeout = '{self._engine.server.timeout}'")
         except BaseException:
             self._engine.give(connection, self._task.id)
             raise

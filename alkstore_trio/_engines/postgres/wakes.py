@@ -56,6 +56,12 @@ class Ears:
         connection = await self._server.connect()
         try:
             await connection.listen(self._channel)
+            if connection.pooled:
+                log.warning(
+                    "%s: the connection that listens for wakes leads through a pooler; if that is not in session mode, "
+                    "no wake comes through: give listen_dsn a way around it, or wakes='poll'",
+                    self._server.where,
+                )
         except BaseException:
             connection.abort()
             raise
@@ -149,7 +155,8 @@ class Voice:
         try:
             if self._connection is None:
                 self._connection = await self._server.connect()
-                await self._connection.execute_own("set synchronous_commit = off")
+                if not self._connection.pooled:
+                    await self._connection.run("set synchronous_commit = off")
             await self._server.run(self._connection, sqlops.tell(self._channel, self.payloads(waiting)))
         except (DatabaseError, psycopg.Error, OSError) as error:
             log.warning("other stores could not be told of wakes, and look by themselves: %s", error)
