@@ -9,12 +9,14 @@ from typing import Any, assert_type
 
 import anyio
 import attrs
+import psycopg
 
 from alkstore_trio import (
     EventReceiver,
     Job,
     JobHandle,
     JobState,
+    JoinedTx,
     LockHandle,
     Outbox,
     Queue,
@@ -32,6 +34,7 @@ from alkstore_trio import (
     Wake,
     WakeReceiver,
     open_memory,
+    open_postgres,
     open_sqlite,
     open_store,
 )
@@ -62,6 +65,8 @@ async def opening() -> None:
         assert_type(store, Store)
     assert_type(open_sqlite("a.db"), AbstractAsyncContextManager[Store, bool | None])
     open_sqlite(Path("a.db"), durability="normal", table_prefix="mine_", busy_timeout=timedelta(seconds=5))
+    assert_type(open_postgres("postgresql:///app"), AbstractAsyncContextManager[Store, bool | None])
+    open_postgres("dbname=app", schema="mine", max_connections=4, lock_timeout=timedelta(seconds=5), wakes="poll")
 
 
 def joining(store: Store, connection: sqlite3.Connection) -> None:
@@ -74,6 +79,16 @@ def joining(store: Store, connection: sqlite3.Connection) -> None:
     assert_type(joined.get_job_tx("q", 1), Job | None)
     assert_type(joined.read_since_tx("s", 0, 1), list[StreamEvent])
     assert_type(joined.wake(), None)
+
+
+async def joining_asynchronously(
+    store: Store, sync: psycopg.Connection[Any], connection: psycopg.AsyncConnection[Any]
+) -> None:
+    assert_type(store.join(sync), SyncJoinedTx)
+    joined = store.join(connection)
+    assert_type(joined, JoinedTx)
+    assert_type(await joined.enqueue_tx("q", 1, delay=timedelta(seconds=1)), int)
+    assert_type(await joined.read_from_consumer_tx("s", "consumer", 1), list[StreamEvent])
 
 
 async def queues(store: Store) -> None:

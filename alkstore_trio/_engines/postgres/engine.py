@@ -26,7 +26,7 @@ from . import sqlops
 from .connection import AsyncAnyioConnection
 from .cursors import Cursors
 from .holds import Hold, Holds, Key, key_of
-from .joined import joined
+from .joined import JoinedPostgres
 from .lanes import Lane
 from .pool import Pool
 from .server import Server
@@ -302,7 +302,7 @@ class PostgresEngine:
         return PostgresTx(self, anyio.get_current_task())
 
     def join(self, connection: object) -> JoinedUnit:
-        return joined(self, connection)
+        return JoinedPostgres(self, connection)
 
     # Wakes
 

@@ -1,9 +1,11 @@
 """Effects and reads in a transaction that the application holds on a connection of its own, and alone commits.
 
-The same steps as everywhere, on a cursor that knows nothing of what the application has set on its connection. Their
-wakes travel in the transaction, since its commit is not ours to see.
+The same steps as everywhere, on a cursor that knows nothing of what the application has set on its connection; over a
+synchronous one they never suspend. Their wakes travel in the transaction, since its commit is not ours to see.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -14,14 +16,13 @@ from ... import _ops as ops
 from ..._ops import Op
 from . import sqlops
 from .sqlops import Steps
-from .statements import compiled
 from .wakes import UNMARKED
 from .wire import ADAPTERS
 
 if TYPE_CHECKING:
     from .engine import PostgresEngine
 
-__all__ = ["AsyncJoinedPostgres", "JoinedPostgres"]
+__all__ = ["JoinedPostgres"]
 
 A = TypeVar("A")
 
@@ -52,64 +53,49 @@ def _check(engine: "PostgresEngine", connection: "psycopg.Connection[Any] | psyc
         )
 
 
-class JoinedPostgres:
-    """An application's transaction on a synchronous connection; see `JoinedUnit`. Never awaits."""
+class _Sync:
+    """A synchronous connection, as the steps see it: what is awaited has been done at once."""
 
-    __slots__ = ("_connection", "_cursor", "_engine")
-
-    awaits = False
-
-    def __init__(self, engine: "PostgresEngine", connection: "psycopg.Connection[Any]") -> None:
-        _check(engine, connection)
-        self._engine = engine
-        self._connection = connection
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
         self._cursor._adapters = ADAPTERS
-        self._run(sqlops.check_store(engine.store))
 
-    @property
-    def engine(self) -> "PostgresEngine":
-        return self._engine
-
-    async def idle(self) -> None:
-        _check(self._engine, self._connection)
-
-    async def do(self, op: Op[A]) -> A:
-        _check(self._engine, self._connection)
-        return self._run(_steps(self._engine, op))
-
-    def _run(self, steps: Steps[A]) -> A:
-        try:
-            template, params = next(steps)
-            while True:
-                text, names = compiled(template, self._engine.server.schema)
-                self._cursor.execute(text, [params[name] for name in names])
-                rows = self._cursor.fetchall() if self._cursor.description is not None else []
-                template, params = steps.send(rows)
-        except StopIteration as end:
-            answer: A = end.value
-            return answer
-        except psycopg.Error as error:
-            raise self._engine.server.told(error) from error
-
-    def wake(self) -> None:
-        """The wakes follow the commit by themselves."""
+    async def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        self._cursor.execute(sql.encode(), params)
+        return self._cursor.fetchall() if self._cursor.description is not None else []
 
 
-class AsyncJoinedPostgres:
-    """The same on an asynchronous connection; see `JoinedUnit`."""
+class _Async:
+    """An asynchronous one."""
 
-    __slots__ = ("_checked", "_connection", "_cursor", "_engine")
-
-    awaits = True
-
-    def __init__(self, engine: "PostgresEngine", connection: "psycopg.AsyncConnection[Any]") -> None:
-        _check(engine, connection)
-        self._engine = engine
-        self._connection = connection
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
         self._cursor._adapters = ADAPTERS
-        self._checked = False
+
+    async def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        await self._cursor.execute(sql.encode(), params)
+        return await self._cursor.fetchall() if self._cursor.description is not None else []
+
+
+class JoinedPostgres:
+    """An application's transaction; see `JoinedUnit`."""
+
+    __slots__ = ("_connection", "_cursor", "_engine", "_known", "awaits")
+
+    def __init__(self, engine: "PostgresEngine", connection: object) -> None:
+        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+            raise TypeError(f"join takes a psycopg connection here, not {type(connection).__name__}")
+        _check(engine, connection)
+        self._engine = engine
+        self._connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] = connection
+        self._cursor: _Sync | _Async = (
+            _Sync(connection) if isinstance(connection, psycopg.Connection) else _Async(connection)
+        )
+        self._known = False  # whether it is a connection to the store's tables
+        self.awaits: bool = isinstance(connection, psycopg.AsyncConnection)
+        if not self.awaits:
+            with suppress(StopIteration):
+                self._make_known().send(None)
 
     @property
     def engine(self) -> "PostgresEngine":
@@ -117,38 +103,25 @@ class AsyncJoinedPostgres:
 
     async def idle(self) -> None:
         _check(self._engine, self._connection)
-        await self._engine.checkpoint()
+        if self.awaits:
+            await self._engine.checkpoint()
 
     async def do(self, op: Op[A]) -> A:
-        _check(self._engine, self._connection)
-        await self._engine.checkpoint()
-        if not self._checked:
-            await self._run(sqlops.check_store(self._engine.store))
-            self._checked = True
+        await self.idle()
+        if not self._known:
+            await self._make_known()
         return await self._run(_steps(self._engine, op))
 
+    async def _make_known(self) -> None:
+        await self._run(sqlops.check_store(self._engine.store))
+        self._known = True
+
     async def _run(self, steps: Steps[A]) -> A:
+        server = self._engine.server
         try:
-            template, params = next(steps)
-            while True:
-                text, names = compiled(template, self._engine.server.schema)
-                await self._cursor.execute(text, [params[name] for name in names])
-                rows = await self._cursor.fetchall() if self._cursor.description is not None else []
-                template, params = steps.send(rows)
-        except StopIteration as end:
-            answer: A = end.value
-            return answer
+            return await server.run(self._cursor, steps)
         except psycopg.Error as error:
-            raise self._engine.server.told(error) from error
+            raise server.told(error) from error
 
     def wake(self) -> None:
         """The wakes follow the commit by themselves."""
-
-
-def joined(engine: "PostgresEngine", connection: object) -> "JoinedPostgres | AsyncJoinedPostgres":
-    """The transaction on a connection of the driver's."""
-    if isinstance(connection, psycopg.Connection):
-        return JoinedPostgres(engine, connection)
-    if isinstance(connection, psycopg.AsyncConnection):
-        return AsyncJoinedPostgres(engine, connection)
-    raise TypeError(f"join takes a psycopg connection here, not {type(connection).__name__}")

@@ -4,7 +4,8 @@ What a role or a database has set for its sessions must not change what a statem
 here, for our own connections only.
 """
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import psycopg
@@ -38,6 +39,13 @@ _STATE = """
 select pg_is_in_recovery(), to_regclass(%s) is not null, to_regnamespace(%s) is not null"""
 
 
+class Runs(Protocol):
+    """What runs statements of ours."""
+
+    async def run(self, sql: str, params: Sequence[Any], /) -> list[tuple[Any, ...]]:
+        """The rows of one, with ``$1`` for its parameters."""
+
+
 @attrs.frozen
 class Server:
     """Which server and schema, and how they are to be treated."""
@@ -66,7 +74,7 @@ class Server:
         """The ``lock_timeout`` as the server takes it."""
         return f"{max(1, min(round(self.lock_timeout * 1_000), 2**31 - 1))}ms"
 
-    async def run(self, connection: AsyncAnyioConnection, steps: Steps[A]) -> A:
+    async def run(self, connection: Runs, steps: Steps[A]) -> A:
         """What the steps come to; the driver's own errors."""
         try:
             template, params = next(steps)
