@@ -442,7 +442,6 @@ def claims(bench: Bench) -> None:
         rounds = bench.size(3, 1)
         for name in turns(places, rounds):
             samples.add(name, _trio(some_claims, (few - 10) // rounds - 10)(places[name]))
-        snapshot.close()
     samples.times()
     for name in (most, delayed, grave):
         samples.ratio(name, first, "at most 1.5")

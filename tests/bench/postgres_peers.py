@@ -3,9 +3,8 @@
     python -m tests.bench.postgres_peers pgqueuer DSN 20000
 
 installs that queue in an empty database, fills it in bulk, and prints the seconds that each job took it from the first
-claim until the last handler had run, with eight at a time and handlers that do nothing. Each is driven as its own
-workers are; those without one by eight tasks that take and delete. What an answer of the driver's is worth is the
-server's affair, the same for all.
+claim until the last handler had run, with eight at a time and handlers that do nothing: by its own worker, or where it
+has none, by eight tasks that take and delete.
 
     pip install pgqueuer asyncpg pgmq procrastinate chancy "psycopg[binary]"
 """
@@ -57,8 +56,8 @@ def _bulks(jobs: int) -> Iterator[int]:
 
 async def pgqueuer(dsn: str, jobs: int) -> float:
     asyncpg, package = import_module("asyncpg"), import_module("pgqueuer")
-    connection = await asyncpg.connect(dsn)
-    manager = package.QueueManager(import_module("pgqueuer.queries").Queries.from_asyncpg_connection(connection))
+    pool = await asyncpg.create_pool(dsn, min_size=_TASKS, max_size=_TASKS + 2)
+    manager = package.QueueManager(import_module("pgqueuer.queries").Queries.from_asyncpg_pool(pool))
     await manager.queries.install()
     body = json.dumps(PAYLOAD).encode()
     for n in _bulks(jobs):
@@ -70,8 +69,9 @@ async def pgqueuer(dsn: str, jobs: int) -> float:
 
     manager.entrypoint("bench", accepts_context=False)(handle)
     countdown.start()
-    await manager.run(batch_size=_TASKS, mode=import_module("pgqueuer.types").QueueExecutionMode.drain)
-    await connection.close()
+    drain = import_module("pgqueuer.types").QueueExecutionMode.drain
+    await manager.run(batch_size=_TASKS, max_concurrent_tasks=2 * _TASKS, mode=drain)  # the least that it takes
+    await pool.close()
     return countdown.per_job
 
 

@@ -1,4 +1,4 @@
-"""Postgres beside memory: whatever is asked of both, at the same instants, in and out of transactions, they answer alike.
+"""Postgres beside memory: whatever is asked of both at one instant, in or out of a transaction, they answer alike.
 
 What is drawn, asked and compared is `test_sqlite_agreement`'s. Here many may write at once: only what two transactions
 would wait for each other for is not asked. Look for more with ``--hypothesis-profile=long``.

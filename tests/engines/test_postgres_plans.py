@@ -442,8 +442,8 @@ def test_no_clock_is_too_far_off_for_a_verb(server: Server, now: float, backend:
     async def verbs() -> None:
         async with open_postgres(server.dsn, schema="far off", clock=lambda: now) as store:
             queue = store.queue("q", visibility_timeout=HUGE, base_backoff=HUGE, dead_retention=HUGE)
-            for options in ({}, {"delay": -HUGE}, {"delay": HUGE}, {"expires": HUGE}, {"expires": -HUGE}):
-                await queue.enqueue(1, **options)
+            for delay, expires in ((None, None), (-HUGE, None), (HUGE, None), (None, HUGE), (None, -HUGE)):
+                await queue.enqueue(1, delay=delay, expires=expires)
             first, second, third = await queue.claim_batch("w", 10)
             assert await first.heartbeat(HUGE)
             assert await first.heartbeat(5e-324)

@@ -4,7 +4,7 @@ What a role or a database has set for its sessions must not change what a statem
 here, for our own connections only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import attrs
