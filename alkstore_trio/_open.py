@@ -1,6 +1,7 @@
 """Opening a store: the one module that knows the engines."""
 
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal
@@ -116,6 +117,8 @@ def open_postgres(
     for name, conninfo in (("dsn", dsn), ("listen_dsn", listen_dsn or "")):
         if not isinstance(conninfo, str):
             raise TypeError(f"{name} must be a str, not {type(conninfo).__name__}")
+        if re.search("[\0\ud800-\udfff]", conninfo):
+            raise ValueError(f"{name} has a NUL or a lone surrogate in it")  # and perhaps a password
     if wakes not in ("listen", "poll"):
         raise ValueError(f"wakes must be 'listen' or 'poll', not {shown(wakes)}")
     place = quoted(schema)
@@ -181,7 +184,7 @@ def open_store(url: str, **options: Any) -> AbstractAsyncContextManager[Store]:
     """
     if not isinstance(url, str):
         raise TypeError(f"url must be a str, not {type(url).__name__}")
-    scheme = urlsplit(url).scheme
+    scheme = found[0] if (found := re.match(r"[a-z][a-z0-9+.-]*(?=:)", url)) else ""  # never what may be a password
     opener = _SCHEMES.get(scheme)
     if opener is None:
         raise ValueError(f"unknown scheme {scheme!r}: a store's URL is one of {', '.join(f'{s}:' for s in _SCHEMES)}")

@@ -34,7 +34,7 @@ def key_of(op: Op[Any]) -> Key | None:
     """What of an op's effect a transaction holds until its end."""
     if isinstance(op, ops.Publish):
         return ("stream", op.stream)
-    if isinstance(op, ops.SaveOffset):
+    if isinstance(op, ops.SaveOffset) and op.offset > 0:  # else it writes nothing
         return ("offset", op.stream, op.consumer)
     return None
 

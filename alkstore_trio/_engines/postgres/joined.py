@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from ... import _ops as ops
@@ -43,6 +43,10 @@ def _check(engine: "PostgresEngine", connection: "psycopg.Connection[Any] | psyc
     engine.check_open()
     if connection.closed:
         raise RuntimeError("the connection is closed")
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise RuntimeError("the connection is in pipeline mode: leave it first")
+    if connection.info.encoding != "utf-8":
+        raise RuntimeError("the connection's client_encoding is not UTF8, in which a payload travels")
     status = connection.info.transaction_status
     if status == TransactionStatus.INERROR:
         raise RuntimeError("a statement of the connection's transaction has failed: it can only be rolled back")
@@ -61,7 +65,7 @@ class _Sync:
         self._cursor._adapters = ADAPTERS
 
     async def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        self._cursor.execute(sql.encode(), params)
+        self._cursor.execute(sql.encode(), params, binary=True)  # else extra_float_digits rounds
         return self._cursor.fetchall() if self._cursor.description is not None else []
 
 
@@ -73,7 +77,7 @@ class _Async:
         self._cursor._adapters = ADAPTERS
 
     async def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        await self._cursor.execute(sql.encode(), params)
+        await self._cursor.execute(sql.encode(), params, binary=True)  # else extra_float_digits rounds
         return await self._cursor.fetchall() if self._cursor.description is not None else []
 
 

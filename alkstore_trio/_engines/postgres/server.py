@@ -24,26 +24,41 @@ A = TypeVar("A")
 
 _OLDEST = 13_00_00  # the first with gen_random_uuid(); older ones are no longer mended
 
-# None for a session that is not ours alone, as behind a pooler, where a setting would be somebody else's too.
+# A plan is kept that was made while a table was empty, so none may begin with reading a whole one. Nothing is set in a
+# session that is not ours alone, as behind a pooler, where it would be set for somebody else too.
 _SETTINGS = """
 select
  set_config('default_transaction_isolation', 'read committed', false),
  set_config('default_transaction_deferrable', 'off', false),
  set_config('plan_cache_mode', 'force_generic_plan', false),
+ set_config('enable_seqscan', 'off', false),
  set_config('jit', 'off', false),
  set_config('standard_conforming_strings', 'on', false),
  set_config('lock_timeout', %(timeout)s, false)
 where pg_backend_pid() = %(pid)s"""
 
+# Names are looked up in the catalogue's tables: functions that do so may not see what was committed while they waited.
 _STATE = """
-select pg_is_in_recovery(), to_regclass(%s) is not null, to_regnamespace(%s) is not null"""
+select
+ pg_is_in_recovery(),
+ schema.oid is not null,
+ exists (select from pg_catalog.pg_class where relname = 'schema' and relnamespace = schema.oid)
+from (values (true)) as always
+left join pg_catalog.pg_namespace as schema on nspname = (parse_ident(%s))[1]"""
+
+_IS_OURS = """
+select count(*) = 2
+from pg_catalog.pg_attribute
+where attrelid = %s::regclass and not attisdropped
+ and (attname::text, atttypid) in (('version', 'int8'::regtype), ('store', 'uuid'::regtype))"""
 
 
 class Runs(Protocol):
     """What runs statements of ours."""
 
-    async def run(self, sql: str, params: Sequence[Any], /) -> list[tuple[Any, ...]]:
+    def run(self, sql: str, params: Sequence[Any], /) -> Awaitable[list[tuple[Any, ...]]]:
         """The rows of one, with ``$1`` for its parameters."""
+        ...
 
 
 @attrs.frozen
@@ -72,7 +87,7 @@ class Server:
     @property
     def timeout(self) -> str:
         """The ``lock_timeout`` as the server takes it."""
-        return f"{max(1, min(round(self.lock_timeout * 1_000), 2**31 - 1))}ms"
+        return f"{max(1, round(min(self.lock_timeout * 1_000, 2**31 - 1)))}ms"
 
     async def run(self, connection: Runs, steps: Steps[A]) -> A:
         """What the steps come to; the driver's own errors."""
@@ -105,19 +120,25 @@ class Server:
             if await self._version(connection) != VERSION:
                 await self._upgrade(connection)
             return await self.run(connection, sqlops.identity())
+        except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as error:
+            raise DatabaseError(
+                f"{self.where!r}: somebody else has tables of the store's names in {self.schema}: use another schema"
+            ) from error
         except psycopg.Error as error:
             raise self.told(error) from error
 
     async def _version(self, connection: AsyncAnyioConnection) -> int:
         table = self.placed("$schema")
-        [(standby, is_there, _)] = await connection.execute_own(_STATE, (table, self.schema))
+        [(standby, _, is_there)] = await connection.execute_own(_STATE, (self.schema,))
         if standby:
             raise DatabaseError(
                 f"{self.where!r} is a read-only standby: name the primary, or add target_session_attrs=read-write"
             )
         if not is_there:
             return 0
-        rows = await connection.execute_own(f"select version from {table}")
+        rows = []
+        if await connection.execute_own(_IS_OURS, (table,)) == [(True,)]:
+            rows = await connection.execute_own(f"select version from {table} where version > 0 and store is not null")
         if len(rows) != 1:
             raise DatabaseError(f"{self.where!r}: the table {table} is not the store's: use another schema")
         version: int = rows[0][0]
@@ -136,7 +157,7 @@ class Server:
                 "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"alkstore {self.schema}",)
             )
             found = await self._version(connection)
-            [(_, _, has_schema)] = await connection.execute_own(_STATE, ("", self.schema))
+            [(_, has_schema, _)] = await connection.execute_own(_STATE, (self.schema,))
             statements = [] if has_schema else [f"create schema {self.schema}"]
             statements += [self.placed(step) for step in postgres_steps(found)]
             if found != VERSION:

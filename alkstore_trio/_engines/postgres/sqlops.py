@@ -411,7 +411,8 @@ def identity() -> Steps[str]:
 
 def check_store(store: str) -> Steps[None]:
     """Refuse a schema that is not the one of this identity."""
-    if (yield from identity()) != store:
+    [(is_there,)] = yield sql.IS_THERE, {}
+    if not is_there or (yield from identity()) != store:
         raise ValueError("the connection is to another database than the store")
 
 

@@ -195,7 +195,7 @@ filed as (
   end,
   last_error = case when not (select claims from turn) and {SPENT} then :error else last_error end,
   died_at = case when not (select claims from turn) and {SPENT} then :now else died_at end
- where id = any(array(select id from picked union all select id from moved))
+ where queue = :queue and id = any(array(select id from picked union all select id from moved))
  returning *
 )
 select {JOB}, extract(epoch from clock_timestamp() - statement_timestamp())::float8, not claims, not gets and (
@@ -223,7 +223,8 @@ returning id"""
 ACK_TOGETHER = f"""
 delete from $jobs as job
 using unnest(:queues, :ids, :tokens) as claims(of_queue, job_id, its_token)
-where job.id = job_id and job.id = any(:ids) and queue = of_queue and token = its_token and {LEASED}
+where job.id = job_id and job.id = any(:ids) and job.queue = any(:queues)
+ and queue = of_queue and token = its_token and {LEASED}
 returning id, token"""
 
 FAIL = f"""
@@ -307,34 +308,34 @@ with deleted as (
 )
 select count(*) from deleted"""
 
+# Where something is ready now, the rest is not looked for.
 NEXT_READY = f"""
-select
- :now,
- (select true from $jobs where queue = :queue and lane = 1 and {READY} limit 1) is not null
- or (select true from $jobs where queue = :queue and lane = 0 and due <= :now and {READY} limit 1) is not null
- or (select true from $jobs
-  where queue = :queue and lane = 2 and expires_at is not null and expires_at > :now and {READY}
-  limit 1) is not null,
- next.due,
- next.state,
- stray.pending,
- stray.leased
+with ready as materialized (
+ select
+  (select true from $jobs where queue = :queue and lane = 1 and {READY} limit 1) is not null
+  or (select true from $jobs where queue = :queue and lane = 0 and due <= :now and {READY} limit 1) is not null
+  or (select true from $jobs
+   where queue = :queue and lane = 2 and expires_at is not null and expires_at > :now and {READY}
+   limit 1) is not null as at_once
+)
+select :now, (select at_once from ready), next.due, next.state, stray.pending, stray.leased
 from (
  select min(case when state = 0 then due end) as pending, min(case when state = 1 then due end) as leased
  from (
   select due, state from $jobs
-  where queue = :queue and lane = 2 and state = 1 and due >= :now
+  where not (select at_once from ready) and queue = :queue and lane = 2 and state = 1 and due >= :now
   union all
   select due, state from $jobs
-  where queue = :queue and lane = 1 and ({DELAYED} or {LEASED})
+  where not (select at_once from ready) and queue = :queue and lane = 1 and ({DELAYED} or {LEASED})
   union all
   select due, state from $jobs
-  where queue = :queue and lane = 2 and expires_at is not null and expires_at > :now and ({DELAYED} or {LEASED})
+  where not (select at_once from ready) and queue = :queue and lane = 2
+   and expires_at is not null and expires_at > :now and ({DELAYED} or {LEASED})
  ) as strays
 ) as stray
 left join (
  select due, state from $jobs
- where queue = :queue and lane = 0 and due >= :now and ({DELAYED} or {LEASED})
+ where not (select at_once from ready) and queue = :queue and lane = 0 and due >= :now and ({DELAYED} or {LEASED})
  order by due, state
  limit 1
 ) as next on true"""
@@ -489,6 +490,9 @@ order by xact_start
 limit 3"""
 
 # Who is in the way
+
+IS_THERE = """
+select to_regclass($'schema') is not null"""
 
 STORE = """
 select store::text

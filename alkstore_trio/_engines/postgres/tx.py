@@ -31,7 +31,7 @@ _COMMIT = 30.0  # seconds that a commit may take before nobody knows what became
 _ROLLBACK = 5.0  # seconds after which the connection is closed instead
 
 # A caller's statement is planned as on any connection, and not as ours are.
-_AS_USUAL = "set local plan_cache_mode = auto"
+_AS_USUAL = "set local plan_cache_mode to default; set local enable_seqscan to default"
 
 
 class PostgresTx:
@@ -85,7 +85,7 @@ class PostgresTx:
 
         async def executed(connection: AsyncAnyioConnection) -> list[tuple[Any, ...]]:
             if not self._executes:
-                await connection.run(_AS_USUAL)
+                await connection.execute_own(_AS_USUAL)
                 self._executes = True
             return await connection.execute_own(sql, params or None)
 
