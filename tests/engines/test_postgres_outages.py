@@ -33,7 +33,7 @@ from alkstore_trio import (
     Tx,
     Wake,
 )
-from alkstore_trio._engines.postgres import connection, engine, tx, wakes
+from alkstore_trio._engines.postgres import connection, engine, lanes, tx, wakes
 from alkstore_trio._engines.postgres.connection import AsyncAnyioConnection
 from alkstore_trio._engines.postgres.engine import PostgresEngine
 from alkstore_trio._waiting import bell_on
@@ -76,6 +76,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tx, "_COMMIT", SOON)
     monkeypatch.setattr(wakes, "_ANSWER", SOON)
     monkeypatch.setattr(wakes, "_LAST_WORDS", SOON)
+    monkeypatch.setattr(wakes, "_ANSWER", SOON)
+    monkeypatch.setattr(lanes, "_PATIENCE", SOON)
 
 
 @asynccontextmanager
@@ -421,8 +423,6 @@ async def test_a_transaction_whose_session_was_killed_is_transient_and_can_be_be
 
 
 async def test_a_commit_on_a_session_that_had_been_killed_before_is_transient_and_nothing_stands(place: Place) -> None:
-    # fails: `PostgresTx.commit` takes every lost connection for one that was lost while the commit was under way, also
-    # where the server has said before that it ends the session.
     async with place.open() as store:
         with pytest.raises(DatabaseError) as failure:
             await transact_and_be_killed(store, place, goes_on=False)
@@ -580,7 +580,6 @@ async def test_leaving_a_store_takes_bounded_time_with_a_statement_cancelled_whe
 async def test_a_statement_under_way_ends_when_its_store_is_closed_where_nobody_answers(
     server: Server, place: Place, impatient: None, verb: Verb
 ) -> None:
-    # fails: `Pool.close` leaves the connections that are taken to whoever has them, who waits for an answer for good.
     outcome: list[BaseException] = []
 
     async def waiting(store: Store) -> None:
@@ -837,7 +836,6 @@ async def test_a_verb_that_is_cancelled_where_nobody_answers_ends_in_bounded_tim
 async def test_a_verb_that_travels_with_others_and_is_cancelled_where_nobody_answers_ends_in_bounded_time(
     server: Server, place: Place, impatient: None
 ) -> None:
-    # fails: `Lane.do` waits for what is sent, shielded, and nobody bounds the statement that `Lane._serve` sent.
     given_up, left = False, 0
     first = anyio.CancelScope()
 
@@ -881,7 +879,6 @@ async def test_a_verb_that_travels_with_others_and_is_cancelled_where_nobody_ans
 async def test_a_cancellation_that_cannot_tell_whether_its_statement_stands_does_not_say_that_it_does_not(
     server: Server, place: Place, impatient: None
 ) -> None:
-    # fails: `_called_off` gives up after its bound and has the cancellation raised, though the statement stands.
     outcome: list[str] = []
 
     async def enqueues() -> None:
@@ -927,7 +924,6 @@ async def test_a_listening_connection_that_is_half_open_is_noticed_and_replaced(
 async def test_a_connection_that_is_half_open_before_it_listens_is_noticed_too(
     server: Server, place: Place, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # fails: nothing bounds the statements of `Ears.open` while it connects again.
     monkeypatch.setattr(wakes, "_PROBE", SOON)
     listen, failures = AsyncAnyioConnection.listen, 1
 
@@ -950,7 +946,6 @@ async def test_a_connection_that_is_half_open_before_it_listens_is_noticed_too(
 async def test_a_store_whose_telling_connection_is_half_open_tells_others_again(
     server: Server, place: Place, impatient: None
 ) -> None:
-    # fails: nothing bounds the statement of `Voice._say`, and while it is under way nothing else is told.
     with anyio.fail_after(BOUND):
         async with place.open() as other, proxied(server, place) as (store, between):
             with bell_on(engine_of(other), "__alkstore_queue_wake:jobs") as bell:
@@ -971,8 +966,6 @@ async def test_a_store_whose_telling_connection_is_half_open_tells_others_again(
 async def test_a_peer_that_vanished_with_a_statement_under_way_is_found_out_by_the_kernel(
     server: Server, place: Place
 ) -> None:
-    # fails: keepalives are not sent while data is unacknowledged; without `tcp_user_timeout` that takes a quarter of an
-    # hour.
     connected = await AsyncAnyioConnection.connect(place.url(server.port))
     with socket.socket(fileno=socket.dup(connected.pgconn.socket)) as own:
         timeout = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)

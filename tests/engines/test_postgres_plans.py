@@ -227,8 +227,6 @@ COSTS: list[tuple[Op[Any], int]] = [
     (ops.Claim("q", "w", 1), 200),
     (ops.Claim("q", "w", 10), 800),
     (ops.Claim("no such", "w", 1), 100),
-    # fails: the strays are looked for even where something is ready, along all that is ready: 6,000 pages, 40 ms, where
-    # a claim touches 60 pages. A million ready rows make each `next_ready_at()` a read of them all.
     (ops.NextReadyAt("q"), 200),
     (ops.NextReadyAt("no such"), 100),
     (ops.Ack("q", ((2, 1),)), 100),
@@ -263,8 +261,6 @@ BURSTS = ["ACK", "CLAIM", "CLAIM_BEHIND", "GET_JOB", "HEARTBEAT", "NEXT_READY", 
 
 @pytest.mark.parametrize("name", BURSTS)
 def test_a_plan_of_an_empty_queue_is_good_for_the_burst_that_comes(server: Server, name: str) -> None:
-    # fails: every one of them is a sequential scan then (a claim has seven), and stays so while 40,000 jobs come in:
-    # an ack took 16 ms instead of 0.4, a claim 9.7 instead of 2.9.
     with connected(server) as connection:
         connection.execute(script("postgres", "drained"))
         connection.execute('vacuum analyze "drained".jobs, "drained".events')

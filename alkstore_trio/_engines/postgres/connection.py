@@ -50,6 +50,7 @@ _DEFAULTS = {
     "keepalives_idle": "10",  # with these a half-open peer is found out in 25 seconds
     "keepalives_interval": "5",
     "keepalives_count": "3",
+    "tcp_user_timeout": "30000",  # milliseconds; keepalives are not sent while something is unacknowledged
 }
 
 _OK = pq.ConnStatus.OK
@@ -90,6 +91,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self._turn_ends = 0.0
         self._listens = False
         self._notes: deque[psycopg.Notify] = deque()
+        self.uncertain = False  #: whether a statement was given up that may stand
         self._doomed = False  # whether the server has said good-bye
         self.add_notify_handler(self._note)  # for those that come with the answer of a statement
         self.add_notice_handler(self._notice)
@@ -250,10 +252,14 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
                     wanted = gen.send(await self._ready(wanted))
         except StopIteration as end:
             return [end.value]
-        except Exception:  # a `QueryCanceled`, or it failed by itself: nothing has come of it
-            if self.pgconn.transaction_status == _ACTIVE:  # nor has it ended
+        except psycopg.errors.QueryCanceled:
+            return []
+        except Exception:  # it has failed by itself, or nobody knows
+            if not self.answers or self.busy:
+                self.uncertain = True
                 self.abort()
             return []
+        self.uncertain = True
         self.abort()
         return []
 
@@ -331,17 +337,28 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     @property
     def alive(self) -> bool:
         """Whether it is usable and, for all that its socket tells, the server still is at the other end."""
+        return self.answers and self.usable
+
+    @property
+    def answers(self) -> bool:
+        """Whether, for all that its socket tells, the server still is at the other end; between two statements."""
+        pgconn = self.pgconn
         try:
-            while self.usable and ready_now(self.pgconn.socket, READ):
-                self.pgconn.consume_input()
+            while pgconn.status == _OK and not self._doomed and ready_now(pgconn.socket, READ):
+                pgconn.consume_input()
                 self._collect()  # which also has libpq look at what it has read
         except psycopg.Error:
             return False
-        return self.usable
+        return pgconn.status == _OK and not self._doomed
+
+    @property
+    def busy(self) -> bool:
+        """Whether a statement is under way."""
+        return self.pgconn.status == _OK and self.pgconn.transaction_status == _ACTIVE
 
     async def close(self) -> None:
         """Close it; what it is at is called off, in bounded time."""
-        if self.pgconn.status == _OK and self.pgconn.transaction_status == _ACTIVE:
+        if self.busy:
             await unbroken(self._cancel_in_time)
         self.abort()
 

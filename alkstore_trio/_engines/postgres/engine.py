@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -116,7 +117,7 @@ class PostgresEngine:
                 await self._ears.open()
         except BaseException:
             self._closed = True
-            await unbroken(self.pool.close)
+            await unbroken(partial(self.pool.close, 0.0))
             raise
 
     def serve(self, start: Callable[[Callable[[], Awaitable[object]]], object]) -> None:
@@ -164,7 +165,7 @@ class PostgresEngine:
         for ended in tuple(self._tasks.values()):
             await ended.wait()
         await self.voice.close()
-        await self.pool.close()
+        await self.pool.close(_LAST_STATEMENTS)
 
     def check_open(self) -> None:
         if self._closed:
@@ -259,14 +260,24 @@ class PostgresEngine:
             told = await self._kept_waiting(key)
         except psycopg.Error as error:
             if not reads and not connection.alive and error.sqlstate not in _CERTAIN:
-                raise CommitUnknown(
-                    f"{self.server.where!r}: the connection was lost while a statement was under way, "
-                    f"whose effect may or may not stand ({self.server.told(error)})"
-                ) from error
+                raise self.unknown("a statement", error) from error
+            if self._closed:
+                raise Closed from error
             told = await self.told(error, key)
+        except BaseException:
+            if not reads and connection.uncertain:
+                raise self.unknown("a statement", None) from None
+            raise
         finally:
             self.pool.give(connection)
         raise told
+
+    def unknown(self, what: str, error: psycopg.Error | None) -> CommitUnknown:
+        """The error of who does not know whether something stands."""
+        why = "it was called off, and nobody has answered" if error is None else str(self.server.told(error))
+        return CommitUnknown(
+            f"{self.server.where!r}: the connection was lost while {what} was under way, which may stand or not ({why})"
+        )
 
     async def _take(self, key: Key | None) -> AsyncAnyioConnection:
         """A connection; what waits for a transaction must not have the last one, and does not wait for ever."""

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from typing import Generic, TypeVar
 
+import anyio
+
 from ..._errors import Closed, CommitUnknown, DatabaseError
 from ..._loop import Event, event_class, insist
 
@@ -18,6 +20,7 @@ __all__ = ["Lane"]
 Q = TypeVar("Q")
 A = TypeVar("A")
 
+_PATIENCE = 5.0  # seconds that one who is cancelled waits for what travels with others, before it is called off
 _TOGETHER = 500  # rows, or one call that has more
 
 
@@ -37,7 +40,7 @@ class _Call(Generic[Q, A]):
 class Lane(Generic[Q, A]):
     """A lane for one kind of op."""
 
-    __slots__ = ("_answered", "_busy", "_emptied", "_send_all", "_size", "_start_soon", "_waiting")
+    __slots__ = ("_answered", "_busy", "_emptied", "_patience", "_send_all", "_size", "_start_soon", "_waiting")
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Lane(Generic[Q, A]):
         self._start_soon = start_soon  # a task of the store's
         self._waiting: deque[_Call[Q, A]] = deque()
         self._busy = False
+        self._patience = anyio.CancelScope()  # with what is under way
         self._emptied: Event | None = None
 
     @property
@@ -76,6 +80,7 @@ class Lane(Generic[Q, A]):
             if not call.sent:
                 self._waiting.remove(call)
                 raise
+            self._patience.deadline = min(self._patience.deadline, anyio.current_time() + _PATIENCE)
             await insist(call.done, interruption)
         if call.error is not None:
             raise call.error
@@ -132,7 +137,10 @@ class Lane(Generic[Q, A]):
     async def _send(self, calls: list[_Call[Q, A]]) -> None:
         """Have some calls answered, whatever happens."""
         try:
-            answers = await self._send_all([call.op for call in calls])
+            with anyio.CancelScope() as self._patience:
+                answers = await self._send_all([call.op for call in calls])
+            if self._patience.cancelled_caught:
+                raise DatabaseError("the server has not answered", transient=True)
         except DatabaseError as error:
             if len(calls) > 1 and not error.transient and not isinstance(error, CommitUnknown):
                 for call in calls:

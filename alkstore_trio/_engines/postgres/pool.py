@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
+import anyio
+
 from ..._errors import Closed
 from ..._loop import Event, event_class
 
@@ -29,6 +31,11 @@ class Pooled(Protocol):
         """Whether, for all that its socket tells, the server still is at the other end."""
         ...
 
+    @property
+    def busy(self) -> bool:
+        """Whether a statement is under way."""
+        ...
+
     def abort(self) -> None:
         """Close it at once."""
         ...
@@ -39,6 +46,8 @@ class Pooled(Protocol):
 
 
 C = TypeVar("C", bound=Pooled)
+
+_LOOK = 0.01  # seconds between two looks at what is to be closed
 
 
 class _Waiter:
@@ -103,8 +112,8 @@ class Pool(Generic[C]):
             connection.abort()
         self._leave(transaction)
 
-    async def close(self) -> None:
-        """Close what is idle and refuse whoever asks; what is in use is closed when it is given back."""
+    async def close(self, patience: float) -> None:
+        """Refuse whoever asks, and close all; what has a statement under way is waited for, for so many seconds."""
         self._closed = True
         for waiter in (*self._outside, *self._inside):
             waiter.event.set()
@@ -112,6 +121,11 @@ class Pool(Generic[C]):
         self._inside.clear()
         while self._idle:
             await self._idle.pop().close()
+        with anyio.move_on_after(patience):
+            while any(connection.busy for connection in self._taken):  # noqa: ASYNC110  # who is done tells nobody
+                await anyio.sleep(_LOOK)
+        for connection in self._taken:
+            connection.abort()
 
     def _enter(self, transaction: bool) -> None:
         self._places -= 1

@@ -7,6 +7,7 @@ here, for our own connections only.
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, TypeVar
 
+import anyio
 import attrs
 import psycopg
 
@@ -22,6 +23,7 @@ __all__ = ["Server"]
 
 A = TypeVar("A")
 
+_ANSWER = 10.0  # seconds that a server with which there is a connection has for its first answer
 _OLDEST = 13_00_00  # the first with gen_random_uuid(); older ones are no longer mended
 
 # A plan is kept that was made while a table was empty, so none may begin with reading a whole one. Nothing is set in a
@@ -75,13 +77,16 @@ class Server:
         try:
             connection = await AsyncAnyioConnection.connect(self.conninfo)
             try:
-                pid = connection.pgconn.backend_pid
-                connection.pooled = not await connection.execute_own(_SETTINGS, {"timeout": self.timeout, "pid": pid})
+                settings = {"timeout": self.timeout, "pid": connection.pgconn.backend_pid}
+                with anyio.fail_after(_ANSWER):
+                    connection.pooled = not await connection.execute_own(_SETTINGS, settings)
             except BaseException:
                 connection.abort()
                 raise
         except psycopg.Error as error:
             raise self.told(error) from error
+        except TimeoutError as error:
+            raise DatabaseError(f"{self.where!r} does not answer", transient=True) from error
         return connection
 
     @property

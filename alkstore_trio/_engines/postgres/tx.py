@@ -12,7 +12,7 @@ from anyio import TaskInfo
 from psycopg.pq import TransactionStatus
 
 from ... import _ops as ops
-from ..._errors import CommitUnknown, DatabaseError
+from ..._errors import DatabaseError
 from ..._loop import unbroken
 from ..._ops import Op
 from ..execute import checked_statement
@@ -142,15 +142,16 @@ class PostgresTx:
         connection = self._connection
         if connection is None:
             return
+        if not connection.answers:  # so that nothing stands
+            self._failed = True
+            lost = psycopg.OperationalError("the server has ended the session")
+            raise self._engine.server.told(lost) from lost
         try:
             await unbroken(self._commit)
         except psycopg.Error as error:
             self._failed = True
             if error.sqlstate is None or not connection.alive:
-                raise CommitUnknown(
-                    f"{self._engine.server.where!r}: the connection was lost while a commit was under way, which may "
-                    f"or may not stand ({self._engine.server.told(error)})"
-                ) from error
+                raise self._engine.unknown("a commit", error) from error
             raise self._engine.server.told(error) from error
         self._left()
         self._engine.hub.fire(ops.wakes_of_end(self._effects, ()))

@@ -55,7 +55,8 @@ class Ears:
         """Listen, from when this returns."""
         connection = await self._server.connect()
         try:
-            await connection.listen(self._channel)
+            with anyio.fail_after(_ANSWER):
+                await connection.listen(self._channel)
             if connection.pooled:
                 log.warning(
                     "%s: the connection that listens for wakes leads through a pooler; if that is not in session mode, "
@@ -74,7 +75,8 @@ class Ears:
                 try:
                     await self._hear()
                 except (DatabaseError, psycopg.Error, OSError) as error:
-                    log.warning("the connection that listens for wakes: %s; connecting again", error)
+                    told = str(error) or "the server does not answer"
+                    log.warning("the connection that listens for wakes: %s; connecting again", told)
                 await self._listen_again()
         finally:
             if self._connection is not None:
@@ -157,7 +159,8 @@ class Voice:
                 self._connection = await self._server.connect()
                 if not self._connection.pooled:
                     await self._connection.run("set synchronous_commit = off")
-            await self._server.run(self._connection, sqlops.tell(self._channel, self.payloads(waiting)))
+            with anyio.fail_after(_ANSWER):
+                await self._server.run(self._connection, sqlops.tell(self._channel, self.payloads(waiting)))
         except (DatabaseError, psycopg.Error, OSError) as error:
             log.warning("other stores could not be told of wakes, and look by themselves: %s", error)
             self._drop()
