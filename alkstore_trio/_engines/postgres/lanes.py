@@ -138,26 +138,28 @@ class Lane(Generic[Q, A]):
         """Have some calls answered, whatever happens."""
         try:
             with anyio.CancelScope() as self._patience:
-                answers = await self._send_all([call.op for call in calls])
-            if self._patience.cancelled_caught:
-                raise DatabaseError("the server has not answered", transient=True)
-        except DatabaseError as error:
-            if len(calls) > 1 and not error.transient and not isinstance(error, CommitUnknown):
-                for call in calls:
-                    await self._send([call])
+                self._tell(calls, await self._send_all([call.op for call in calls]))
                 return
-            self._fail(calls, error)
+            raise DatabaseError("the server has not answered", transient=True)
+        except DatabaseError as error:
+            if len(calls) == 1 or error.transient or isinstance(error, CommitUnknown):
+                self._fail(calls, error)
+                return
         except Exception as error:
             self._fail(calls, error)
+            return
         except BaseException:  # the store is closing, and the statement did nothing
             self._fail(calls, Closed())
             raise
-        else:
-            for call, answer in zip(calls, answers, strict=True):
-                call.answer = answer
-                self._answered(call.op, answer)
-            for call in calls:
-                call.done.set()
+        for call in calls:
+            await self._send([call])
+
+    def _tell(self, calls: Sequence[_Call[Q, A]], answers: Sequence[A]) -> None:
+        for call, answer in zip(calls, answers, strict=True):
+            call.answer = answer
+            self._answered(call.op, answer)
+        for call in calls:
+            call.done.set()
 
     def _fail(self, calls: Sequence[_Call[Q, A]], error: Exception) -> None:
         for call in calls:
