@@ -255,7 +255,9 @@ class PostgresEngine:
         """What some steps come to, each committed by itself; ``key`` is what they may have to wait for."""
         connection = await self._take(key)
         try:
-            with anyio.move_on_after(self.server.lock_timeout if connection.pooled and key else None):
+            if key is None or not connection.pooled:
+                return await self.server.run(connection, steps)
+            with anyio.move_on_after(self.server.lock_timeout):  # which a pooler's session cannot be told
                 return await self.server.run(connection, steps)
             told = await self._kept_waiting(key)
         except psycopg.Error as error:
