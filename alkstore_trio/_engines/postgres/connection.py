@@ -43,6 +43,7 @@ else:
 __all__ = ["AsyncAnyioConnection"]
 
 _CANCEL_BOUND = 5.0  # seconds within which a statement that was called off must have come to its end
+_GRACE = 0.03  # seconds that a statement which is called off has to come to its end by itself
 _TURN = 0.005  # seconds that sending may keep the loop from other tasks
 _CONNECT_TIMEOUT = 10.0  # seconds for each address
 _DEFAULTS = {
@@ -245,8 +246,9 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             with anyio.move_on_after(_CANCEL_BOUND, shield=True):
                 while wanted != READ:  # a cancel before the server has the whole statement comes to nothing
                     wanted = gen.send(await self._ready(wanted))
-                if ready_now(self.pgconn.socket, READ):  # perhaps the answer
-                    wanted = gen.send(READ)
+                with anyio.move_on_after(_GRACE):  # most are answered sooner than they could be cancelled
+                    while True:
+                        wanted = gen.send(await self._ready(wanted))
                 await self._cancel_statement()
                 while True:
                     wanted = gen.send(await self._ready(wanted))

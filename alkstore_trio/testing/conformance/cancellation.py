@@ -7,8 +7,8 @@ the store then shows is what it shows without the call, or after it.
 
 import asyncio  # noqa: TID251 what is tested is also a cancellation that anyio knows nothing of
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -696,10 +696,12 @@ async def _sweep(case: Case, arrangement: Arrangement, way: Way, first: int, all
     for at in range(first, _MOST):
         for again in (False, True) if all_or_nothing else (False,):
             async with _opened(case) as (store, clock):
-                async with arrangement(store, clock) as call:
-                    returned, reached = await way(call, at)
-                    if again and not returned:
-                        returned = await _called_again(store, call)
+                with _spoiling(store):
+                    async with arrangement(store, clock) as call:
+                        returned, reached = await way(call, at)
+                        if again and not returned:
+                            await call()
+                            returned = True
                 there = await _all_that_is(store, clock)
                 if not again:
                     await _works(store)
@@ -714,15 +716,14 @@ async def _sweep(case: Case, arrangement: Arrangement, way: Way, first: int, all
     raise AssertionError(f"a call with {_MOST} suspensions")
 
 
-async def _called_again(store: Store, call: Call) -> bool:
-    """Call a verb that was cancelled; of a transaction that its statement has spoiled nothing more is asked."""
+@contextmanager
+def _spoiling(store: Store) -> Iterator[None]:
+    """On a server a statement that is called off leaves its transaction to be rolled back, and nothing else."""
     try:
-        await call()
+        yield
     except RuntimeError as error:
         if not store._engine.traits.has_sql or "can only be rolled back" not in str(error):
             raise
-        return False
-    return True
 
 
 @asynccontextmanager

@@ -676,19 +676,25 @@ async def test_a_handler_that_finishes_after_its_claim_was_taken_over_touches_no
 ) -> None:
     queue = store.queue("q", visibility_timeout=6, max_attempts=2)
     job_id = await queue.enqueue("slow")
-    started, finished = anyio.Event(), anyio.Event()
+    started, finished, lapsed, stolen = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
 
     async def handle(job: Job) -> None:
         started.set()
         with anyio.CancelScope(shield=True):
             await finished.wait()
 
+    async def stall(op: Op[Any]) -> None:
+        if lapsed.is_set():
+            await stolen.wait()
+
     async with anyio.create_task_group() as tasks:
-        await tasks.start(queue.run_worker, handle)
+        await tasks.start(watched(store, stall).queue("q").run_worker, handle)
         await started.wait()
         await rest(store)
+        lapsed.set()
         clock.advance(6.5)
         thief = await queue.claim("thief")
+        stolen.set()
         assert thief is not None
         before = await queue.get_job(job_id)
         finished.set()
