@@ -21,6 +21,7 @@ __all__ = [
     "PASSING",
     "Failing",
     "Failure",
+    "Gate",
     "Running",
     "counted",
     "holds",
@@ -157,6 +158,24 @@ def watched(store: Store, before: Callable[[Op[Any]], Awaitable[object]]) -> Sto
     """Another front of the store, each op of which is first given to ``await before(op)``."""
     engine: Any = _Watched(store._engine, before)  # an `Engine` by delegation, which the checkers do not see
     return Store(engine)
+
+
+class Gate:
+    """A ``before`` that holds ops back while it is shut, so that another task goes first."""
+
+    def __init__(self) -> None:
+        self._opened: anyio.Event | None = None
+
+    def shut(self) -> None:
+        self._opened = anyio.Event()
+
+    def open(self) -> None:
+        if self._opened is not None:
+            self._opened.set()
+
+    async def __call__(self, op: Op[Any]) -> None:
+        if self._opened is not None:
+            await self._opened.wait()
 
 
 Failure = Literal["lasting", "transient", "retryable", "unknown"]

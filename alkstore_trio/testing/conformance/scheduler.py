@@ -25,7 +25,7 @@ from ..._values import JobState, Schedule, ScheduleOptions, ScheduleState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import hold_lease, tick
-from .driving import PASSING, Failing, Failure, Running, holds, passing, rest, to_be_cancelled, watched
+from .driving import PASSING, Failing, Failure, Gate, Running, holds, passing, rest, to_be_cancelled, watched
 
 _TTL = 10.0  # seconds: the runner's lease
 _SLICE = 2.0  # seconds within which a runner looks again
@@ -848,23 +848,18 @@ async def test_a_standby_has_started_once_it_leads(store: Store, clock: ManualCl
 async def test_a_standby_that_loses_its_lease_logs_it_and_waits_for_its_turn(
     store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stop, stalled, taken = StopToken(), anyio.Event(), anyio.Event()
-
-    async def stall(op: Op[Any]) -> None:
-        if stalled.is_set():
-            await taken.wait()
-
+    stop, gate = StopToken(), Gate()
     await store.schedule("s", "@every 60s", "q", None)
     async with anyio.create_task_group() as tasks:
-        standby = Running(partial(watched(store, stall).run_schedules, stop, standby=True))
+        standby = Running(partial(watched(store, gate).run_schedules, stop, standby=True))
         await tasks.start(standby)
         await rest(store)
         with caplog.at_level(logging.WARNING, "alkstore_trio"):
-            stalled.set()
+            gate.shut()
             clock.advance(60)
             foreign = await hold_lease(store, "other", 3_600)
             assert foreign is not None
-            taken.set()
+            gate.open()
             await passing(store, clock, 10)
         assert not standby.ended
         assert await _fires(store) == 0

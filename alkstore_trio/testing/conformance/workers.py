@@ -21,7 +21,7 @@ from ..._store import Store
 from ..._values import Job, JobState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
-from .driving import PASSING, Failing, Failure, Running, holds, passing, rest, to_be_cancelled, watched
+from .driving import PASSING, Failing, Failure, Gate, Running, holds, passing, rest, to_be_cancelled, watched
 
 _SWEEPS = 60.0  # seconds of the store's clock between two sweeps
 
@@ -641,17 +641,19 @@ async def test_a_claim_that_was_lost_cancels_its_handler_and_the_worker_goes_on(
 ) -> None:
     queue = store.queue("q", visibility_timeout=6, max_attempts=2)
     job_id = await queue.enqueue("lost")
-    handler = _Handler()
+    handler, gate = _Handler(), Gate()
     async with anyio.create_task_group() as tasks:
-        await tasks.start(queue.run_worker, handler)
+        await tasks.start(watched(store, gate).queue("q").run_worker, handler)
         await handler.has_started(1)
         await rest(store)
         with caplog.at_level(logging.WARNING, "alkstore_trio"):
+            gate.shut()
             clock.advance(6.5)
             if how == "taken over":
-                await queue.claim("thief")
+                assert await queue.claim("thief")
             elif how == "deleted":
-                await queue.delete([job_id])
+                assert await queue.delete([job_id])
+            gate.open()
             await rest(store)
         assert handler.cancelled[:1] == ["lost"]
         assert str(job_id) in caplog.text
@@ -676,25 +678,21 @@ async def test_a_handler_that_finishes_after_its_claim_was_taken_over_touches_no
 ) -> None:
     queue = store.queue("q", visibility_timeout=6, max_attempts=2)
     job_id = await queue.enqueue("slow")
-    started, finished, lapsed, stolen = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
+    started, finished, gate = anyio.Event(), anyio.Event(), Gate()
 
     async def handle(job: Job) -> None:
         started.set()
         with anyio.CancelScope(shield=True):
             await finished.wait()
 
-    async def stall(op: Op[Any]) -> None:
-        if lapsed.is_set():
-            await stolen.wait()
-
     async with anyio.create_task_group() as tasks:
-        await tasks.start(watched(store, stall).queue("q").run_worker, handle)
+        await tasks.start(watched(store, gate).queue("q").run_worker, handle)
         await started.wait()
         await rest(store)
-        lapsed.set()
+        gate.shut()
         clock.advance(6.5)
         thief = await queue.claim("thief")
-        stolen.set()
+        gate.open()
         assert thief is not None
         before = await queue.get_job(job_id)
         finished.set()
