@@ -160,6 +160,38 @@ async def test_where_nobody_listens_everybody_looks_now_and_then(
         assert listening == (1,)  # the other's
 
 
+# Claims that are lost while somebody waits for their rows
+
+
+@pytest.mark.parametrize("settled", [1, 2])
+async def test_acks_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_anew_meanwhile(
+    opened: Opening, dsn: str, schema: str, settled: int
+) -> None:
+    landed: list[int] = []
+
+    async with opened() as store:
+        queue = store.queue("q")
+        await queue.enqueue_many(range(settled))
+        claims = await queue.claim_batch("w", settled)
+
+        async def ack() -> None:
+            landed.append(await queue.ack_batch(claims))
+
+        with psycopg.connect(dsn, autocommit=True) as looking, psycopg.connect(dsn) as thief:
+            thief.execute(f'update "{schema}".jobs set token = token + 1 where id = %s', [claims[0].job.id])
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ack)
+                with anyio.fail_after(_BOUND):
+                    while not looking.execute(
+                        "select 1 from pg_locks where not granted and %s = any(pg_blocking_pids(pid))",
+                        [thief.info.backend_pid],
+                    ).fetchall():
+                        await anyio.lowlevel.checkpoint()
+                thief.commit()
+        assert landed == [settled - 1]
+        assert [job.id for job in await queue.jobs()] == [claims[0].job.id]
+
+
 # Behind a pooler
 
 

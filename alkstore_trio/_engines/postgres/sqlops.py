@@ -5,7 +5,10 @@ one, and None there means the server's own. It does no I/O and reads no clock.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
+
+import attrs
 
 from ... import _ops as ops
 from ..._ops import Op
@@ -72,10 +75,25 @@ def _enqueue(op: ops.Enqueue, clock: float | None) -> Steps[list[int]]:
     return [job_id for (job_id,) in rows]
 
 
+def _differ_by_bodies(one: ops.Enqueue, other: ops.Enqueue) -> bool:
+    """Whether two enqueues have all in common but what they enqueue."""
+    return (
+        one.queue == other.queue
+        and one.stamps == other.stamps
+        and one.delay == other.delay
+        and one.run_at == other.run_at
+        and one.priority == other.priority
+        and one.expires == other.expires
+    )
+
+
 def enqueue(together: Sequence[ops.Enqueue], clock: float | None) -> Steps[list[list[int]]]:
     """The ids that each of some enqueues is given, in one statement."""
-    if len(together) == 1:
-        return [(yield from _enqueue(together[0], clock))]
+    first, *others = together
+    if all(map(partial(_differ_by_bodies, first), others)):  # then their bodies are all that need travel
+        bodies = tuple(body for op in together for body in op.bodies)
+        given = iter((yield from _enqueue(attrs.evolve(first, bodies=bodies), clock)))
+        return [[next(given) for _ in op.bodies] for op in together]
     each = [(op, body) for op in together for body in op.bodies]
     rows = yield (
         sql.ENQUEUE_TOGETHER,

@@ -20,8 +20,7 @@ _HEAD = struct.Struct("!iIIii").pack  # of an array: dimensions, has nulls, elem
 _NULL = b"\xff\xff\xff\xff"
 
 
-def _as_text(value: Any) -> bytes:
-    return str.encode(value)
+_as_text: Callable[[Any], bytes] = str.encode
 
 
 def _as_json(value: Any) -> bytes:
