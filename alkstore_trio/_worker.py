@@ -155,6 +155,7 @@ class Worker:
         self._held: dict[JobHandle, _Held] = {}
         self._waiting: deque[_Held] = deque()
         self._done: list[_Held] = []  # to be acked
+        self._acking = 0  # how many are done, and not acked yet
         self._active = 0
         self._change = Bell()
         self._finished = Bell()
@@ -208,7 +209,10 @@ class Worker:
                 await pause(self._engine, SLICE if ready.at is None else ready.at - ready.now, event)
 
     def _room(self) -> int:
-        return self._concurrency + self._prefetch - len(self._held)
+        most = self._concurrency + self._prefetch
+        free = most - len(self._held)
+        # With prefetch, what only waits for its ack makes room for as many more.
+        return min(free + self._acking, free + most) if self._prefetch else free
 
     def _wants(self) -> bool:
         """Whether to claim: when somebody is without work, or half of what may wait is gone."""
@@ -260,7 +264,10 @@ class Worker:
         finally:
             if done:
                 self._done.append(held)
+                self._acking += 1
                 self._finished.ring()
+                if self._wants():
+                    self._change.ring()
             else:
                 self._drop(held)
 
@@ -283,6 +290,7 @@ class Worker:
                     ack = partial(ack_together, self._engine, self._queue, handles)
                     await patiently(self._engine, partial(unbroken, ack), self._doing)
             finally:
+                self._acking -= len(done)
                 for held in done:
                     self._drop(held)
 

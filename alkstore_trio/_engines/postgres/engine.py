@@ -219,6 +219,13 @@ class PostgresEngine:
         self.woken(op.wakes(answer))
         self._upkeep.stirred(op, answer)
 
+    def _all_answered(self, together: Sequence[Op[Any]], answers: Sequence[Any]) -> None:
+        woken: dict[str, None] = {}
+        for op, answer in zip(together, answers, strict=True):
+            woken.update(dict.fromkeys(op.wakes(answer)))
+            self._upkeep.stirred(op, answer)
+        self.woken(woken)
+
     async def _claim(self, op: ops.Claim) -> list[JobRow]:
         place = self._cursors.place(op.queue)
         rows, seconds = await self._committed(sqlops.claim(op, self.clock(), place))
@@ -249,7 +256,7 @@ class PostgresEngine:
         def send(together: Sequence[Any]) -> Awaitable[list[Any]]:
             return self._committed(steps(together, self.clock()), key)
 
-        return Lane(send, size, self._answered, self._start_soon)
+        return Lane(send, size, self._all_answered, self._start_soon)
 
     async def _committed(self, steps: Steps[A], key: Key | None = None, *, reads: bool = False) -> A:
         """What some steps come to, each committed by itself; ``key`` is what they may have to wait for."""

@@ -40,13 +40,23 @@ class _Call(Generic[Q, A]):
 class Lane(Generic[Q, A]):
     """A lane for one kind of op."""
 
-    __slots__ = ("_answered", "_busy", "_emptied", "_patience", "_send_all", "_size", "_start_soon", "_waiting")
+    __slots__ = (
+        "_answered",
+        "_busy",
+        "_emptied",
+        "_event",
+        "_patience",
+        "_send_all",
+        "_size",
+        "_start_soon",
+        "_waiting",
+    )
 
     def __init__(
         self,
         send: Callable[[Sequence[Q]], Awaitable[list[A]]],
         size: Callable[[Q], int],
-        answered: Callable[[Q, A], object],
+        answered: Callable[[Sequence[Q], Sequence[A]], object],
         start_soon: Callable[[Callable[[], Awaitable[None]]], object],
     ) -> None:
         self._send_all = send
@@ -54,6 +64,7 @@ class Lane(Generic[Q, A]):
         self._answered = answered  # called before whoever waits for the answer goes on
         self._start_soon = start_soon  # a task of the store's
         self._waiting: deque[_Call[Q, A]] = deque()
+        self._event = event_class()
         self._busy = False
         self._patience = anyio.CancelScope()  # with what is under way
         self._emptied: Event | None = None
@@ -72,7 +83,7 @@ class Lane(Generic[Q, A]):
             finally:
                 self._end()
                 self._go_on()
-        call: _Call[Q, A] = _Call(op, event_class()())
+        call: _Call[Q, A] = _Call(op, self._event())
         self._waiting.append(call)
         try:
             await call.done.wait()
@@ -89,7 +100,7 @@ class Lane(Generic[Q, A]):
     async def emptied(self) -> None:
         """Wait until nothing is under way."""
         while not self.idle:
-            self._emptied = event_class()()
+            self._emptied = self._event()
             await self._emptied.wait()
 
     def _end(self) -> None:
@@ -110,9 +121,9 @@ class Lane(Generic[Q, A]):
             self._start_soon(self._serve)
 
     async def _send_one(self, op: Q) -> A:
-        [answer] = await self._send_all([op])
-        self._answered(op, answer)
-        return answer
+        answers = await self._send_all([op])
+        self._answered([op], answers)
+        return answers[0]
 
     async def _serve(self) -> None:
         try:
@@ -138,7 +149,10 @@ class Lane(Generic[Q, A]):
         """Have some calls answered, whatever happens."""
         try:
             with anyio.CancelScope() as self._patience:
-                self._tell(calls, await self._send_all([call.op for call in calls]))
+                asked = [call.op for call in calls]
+                answers = await self._send_all(asked)
+                self._answered(asked, answers)
+                self._tell(calls, answers)
                 return
             raise DatabaseError("the server has not answered", transient=True)
         except DatabaseError as error:
@@ -157,8 +171,6 @@ class Lane(Generic[Q, A]):
     def _tell(self, calls: Sequence[_Call[Q, A]], answers: Sequence[A]) -> None:
         for call, answer in zip(calls, answers, strict=True):
             call.answer = answer
-            self._answered(call.op, answer)
-        for call in calls:
             call.done.set()
 
     def _fail(self, calls: Sequence[_Call[Q, A]], error: Exception) -> None:

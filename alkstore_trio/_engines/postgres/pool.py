@@ -75,6 +75,7 @@ class Pool(Generic[C]):
         self._outside: deque[_Waiter] = deque()  # who waits for a place outside a transaction
         self._inside: deque[_Waiter] = deque()  # who waits for one for a transaction
         self._turns = count()
+        self._event = event_class()
         self._closed = False
 
     async def take(self, *, transaction: bool = False) -> C:
@@ -151,7 +152,7 @@ class Pool(Generic[C]):
 
     async def _wait(self, transaction: bool) -> None:
         queue = self._inside if transaction else self._outside
-        waiter = _Waiter(event_class()(), next(self._turns))
+        waiter = _Waiter(self._event(), next(self._turns))
         queue.append(waiter)
         try:
             await waiter.event.wait()
