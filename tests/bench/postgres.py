@@ -202,7 +202,7 @@ async def bare_drain(dsn: str, jobs: int) -> float:
         await _fill(store, jobs)
     bare = await Bare.connect(dsn)
     async with bare.connection:
-        template, params = next(sqlops.claim(_ONE, None, None))
+        template, params = next(sqlops.claim([_ONE], None, None))
         started = _wall()
         for _ in range(jobs):
             [row] = await bare.run(template, params)

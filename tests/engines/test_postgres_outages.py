@@ -340,7 +340,7 @@ async def check_whole(store: Store, place: Place, connections: int) -> None:
     assert (pool._taken, pool._places, pool._shares) == ({}, connections, connections - 1)
     assert engine_of(store).holds._holds == {}
     assert not +engine_of(store)._transactions
-    assert engine_of(store)._publishes == {}
+    assert engine_of(store)._named == {}
     with anyio.fail_after(BOUND):
         async with AsyncExitStack() as stack:
             for number in range(connections - 1):

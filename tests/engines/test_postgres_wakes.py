@@ -136,6 +136,9 @@ async def test_what_is_told_is_told_once_however_often_it_happens_meanwhile(
     monkeypatch.setattr(wakes, "_QUIET", 3_600.0)
     async with opened() as store:
         await store.queue("q").enqueue_many(range(3))
+        with anyio.fail_after(_BOUND):
+            while not said:
+                await anyio.lowlevel.checkpoint()
         for _ in range(20):
             await store.queue("q").enqueue("x")
             await store.queue("another").enqueue("x")

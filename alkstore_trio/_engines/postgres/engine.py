@@ -92,7 +92,7 @@ class PostgresEngine:
         self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
         self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(sqlops.enqueue, lambda op: len(op.bodies))
         self._acks: Lane[ops.Ack, int] = self._lane(sqlops.ack, lambda op: len(op.claims))
-        self._publishes: dict[str, Lane[ops.Publish, list[int]]] = {}
+        self._named: dict[Key, Lane[Any, Any]] = {}  # of publishes to a stream, and of claims of a queue
         self._start: Callable[[Callable[[], Awaitable[object]]], object] | None = None
         self._tasks: dict[anyio.CancelScope, anyio.Event] = {}
 
@@ -200,17 +200,14 @@ class PostgresEngine:
             answer = await self._enqueues.do(op)
         elif isinstance(op, ops.Ack):
             answer = await self._acks.do(op)
-        elif isinstance(op, ops.Publish):
-            answer = await self._publish(op)
+        elif isinstance(op, ops.Publish | ops.Claim):
+            answer = await self._in_lane(op)
         elif isinstance(op, ops.Notify):
             answer = await self._committed(self.notifying(op))
             self.hub.fire(op.wakes(answer))
-        elif isinstance(op, ops.Claim):
-            answer = await self._claim(op)
         else:
-            key = key_of(op)
             steps = sqlops.HANDLERS[op.__class__](op, self.clock())
-            answer = await self._committed(steps, key, reads=isinstance(op, ops.Read))
+            answer = await self._committed(steps, key_of(op), reads=isinstance(op, ops.Read))
             self._answered(op, answer)
         return answer  # type: ignore[no-any-return]
 
@@ -219,6 +216,12 @@ class PostgresEngine:
         self.woken(op.wakes(answer))
         self._upkeep.stirred(op, answer)
 
+    def _lane_of_publishes(self, key: Key) -> Lane[Any, Any]:
+        return self._lane(sqlops.publish, lambda op: len(op.bodies), key)
+
+    def _lane_of_claims(self) -> Lane[Any, Any]:
+        return Lane(self._claimed, lambda op: op.n, self._all_answered, self._start_soon)
+
     def _all_answered(self, together: Sequence[Op[Any]], answers: Sequence[Any]) -> None:
         woken: dict[str, None] = {}
         for op, answer in zip(together, answers, strict=True):
@@ -226,26 +229,28 @@ class PostgresEngine:
             self._upkeep.stirred(op, answer)
         self.woken(woken)
 
-    async def _claim(self, op: ops.Claim) -> list[JobRow]:
-        place = self._cursors.place(op.queue)
-        rows, seconds = await self._committed(sqlops.claim(op, self.clock(), place))
-        self._cursors.claimed(op.queue, op.n, rows, seconds)
-        self._answered(op, rows)
-        return rows
-
-    async def _publish(self, op: ops.Publish) -> list[int]:
-        """Publish with whoever publishes to the same stream: one that is held must not hold the others."""
-        lane = self._publishes.get(op.stream)
+    async def _in_lane(self, op: ops.Publish | ops.Claim) -> Any:
+        """Do an op with whoever asks the same of the same stream or queue; one that is held must not hold others."""
+        key = ("queue", op.queue) if isinstance(op, ops.Claim) else ("stream", op.stream)
+        lane = self._named.get(key)
         if lane is None:
-            lane = self._publishes[op.stream] = self._lane(sqlops.publish, lambda op: len(op.bodies), key_of(op))
+            make = self._lane_of_claims if isinstance(op, ops.Claim) else partial(self._lane_of_publishes, key)
+            lane = self._named[key] = make()
         try:
             return await lane.do(op)
         finally:
             if lane.idle:
-                self._publishes.pop(op.stream, None)
+                self._named.pop(key, None)
+
+    async def _claimed(self, together: Sequence[ops.Claim]) -> list[list[JobRow]]:
+        queue = together[0].queue
+        place = self._cursors.place(queue)
+        answers, seconds = await self._committed(sqlops.claim(together, self.clock(), place))
+        self._cursors.claimed(queue, sum(op.n for op in together), [row for rows in answers for row in rows], seconds)
+        return answers
 
     def _lanes(self) -> list[Lane[Any, Any]]:
-        return [self._enqueues, self._acks, *self._publishes.values()]
+        return [self._enqueues, self._acks, *self._named.values()]
 
     def _lane(
         self,

@@ -6,6 +6,7 @@ one, and None there means the server's own. It does no I/O and reads no clock.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
@@ -153,13 +154,16 @@ def _queue_names(op: ops.QueueNames, clock: float | None) -> Steps[list[str]]:
     return [name for (name,) in rows]
 
 
-def claim(op: ops.Claim, clock: float | None, behind: Place | None) -> Steps[tuple[list[JobRow], float]]:
-    """The rows that are claimed, from a place on, and the seconds that it took the server."""
+def claim(
+    together: Sequence[ops.Claim], clock: float | None, behind: Place | None
+) -> Steps[tuple[list[list[JobRow]], float]]:
+    """The rows that each of some claims of one queue gets, from a place on, and the seconds that it took the server."""
+    workers = {op.worker_id for op in together}
     params: dict[str, Any] = {
         "clock": clock,
-        "queue": op.queue,
-        "n": op.n,
-        "worker_id": op.worker_id,
+        "queue": together[0].queue,
+        "n": sum(op.n for op in together),
+        "worker_ids": list(workers) if len(workers) == 1 else [op.worker_id for op in together for _ in range(op.n)],
         "error": jobs.EXHAUSTED_TEXT,
     }
     races = 0
@@ -171,17 +175,18 @@ def claim(op: ops.Claim, clock: float | None, behind: Place | None) -> Steps[tup
             rows = yield sql.CLAIM_BEHIND, params | {"last_rank": rank, "last_run_at": run_at, "last_id": last}
         *first, seconds, filed, missed = rows[0]
         if first[0] is not None:
-            return [job_row(row[:-3]) for row in rows], seconds
+            claimed = iter([job_row(row[:-3]) for row in rows])
+            return [list(islice(claimed, op.n)) for op in together], seconds
         if behind is not None:
             behind = None
         elif not filed:
             races += 1
             if not missed or races == _RACES:
-                return [], seconds
+                return [[] for _ in together], seconds
 
 
 def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
-    rows, _ = yield from claim(op, clock, None)
+    [rows], _ = yield from claim([op], clock, None)
     return rows
 
 

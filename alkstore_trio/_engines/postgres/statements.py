@@ -66,7 +66,7 @@ _TYPES = {
     "token": "int8",
     "tokens": "int8[]",
     "ttl": "float8",
-    "worker_id": "text",
+    "worker_ids": "text[]",
 }
 
 _CLOCK = """t as materialized (
@@ -140,7 +140,8 @@ from new
 returning id"""
 
 # What time has moved, at most 500 rows of each kind, is filed anew instead of claiming; a claim that did so is asked
-# again. So is one that got nothing though there is something, which another claim holds at this moment.
+# again. So is one that got nothing though there is something, which another claim holds at this moment. The first rows
+# are the first worker's: there is one for all, or one for each row.
 _CLAIM = f"""
 with moved as materialized (
  select id from (
@@ -188,7 +189,11 @@ filed as (
   due = case when (select claims from turn) then {_deadline("visibility_timeout")} else due end,
   attempts = attempts + (select claims from turn)::int,
   token = token + (select claims from turn)::int,
-  worker_id = case when (select claims from turn) then :worker_id else worker_id end,
+  worker_id = case
+   when not (select claims from turn) then worker_id
+   when cardinality(:worker_ids) = 1 then (:worker_ids)[1]
+   else (:worker_ids)[array_position(array(select id from picked), id)]
+  end,
   claim_expires_at = case
    when (select claims from turn) then {_deadline("visibility_timeout")}
    else claim_expires_at
