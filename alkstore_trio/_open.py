@@ -114,7 +114,7 @@ def open_postgres(
     """
     from ._engines.schema import quoted
 
-    for name, conninfo in (("dsn", dsn), ("listen_dsn", listen_dsn or "")):
+    for name, conninfo in (("dsn", dsn), ("listen_dsn", "" if listen_dsn is None else listen_dsn)):
         if not isinstance(conninfo, str):
             raise TypeError(f"{name} must be a str, not {type(conninfo).__name__}")
         if re.search("[\0\ud800-\udfff]", conninfo):
@@ -143,7 +143,7 @@ async def _postgres(
     ears = None if listen_dsn is None else Server(listen_dsn, redacted(listen_dsn), schema, lock_timeout)
     engine = PostgresEngine(server, ears, max_connections, clock)
     await engine.open()
-    async with open_engine(lambda: engine) as store, Background() as background:
+    async with Background() as background, open_engine(lambda: engine) as store:  # whose closing it helps with
         engine.serve(background.start_soon)
         yield store
 

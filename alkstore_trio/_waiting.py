@@ -43,6 +43,7 @@ log = logging.getLogger("alkstore_trio")
 SLICE = 2.0  # seconds after which whatever waits looks at the store's clock again
 _FIRST_RETRY = 0.05  # seconds before a store that was away is asked again, doubled each time
 _LAST_RETRY = 5.0
+_LAST_TRY = 5.0  # seconds that a store has to take back what is released on the way out
 
 
 async def pause(engine: Engine, seconds: float, event: anyio.Event) -> None:
@@ -111,12 +112,23 @@ def bell_on(engine: Engine, channel: str = NO_CHANNEL) -> Iterator[Bell]:
         engine.hub.detach(channel, bell)
 
 
-async def give_back(verb: Callable[[], Awaitable[object]]) -> None:
-    """Release something on the way out: shielded, and whatever became of it, the way out goes on."""
+async def give_back(verb: Callable[[], Awaitable[object]]) -> bool:
+    """Release something on the way out: shielded and in bounded time; whatever became of it, the way out goes on.
+
+    Returns whether the store has answered.
+    """
+
+    async def in_time() -> bool:
+        with anyio.move_on_after(_LAST_TRY):
+            await verb()
+            return True
+        return False
+
     try:
-        await unbroken(verb)
+        return await unbroken(in_time)
     except AlkstoreError as error:
         log.debug("not given back, will lapse: %s", error)
+        return False
 
 
 class StopToken:

@@ -39,6 +39,7 @@ from ._wake import Bell
 
 __all__ = ["Task", "Worker", "deliver_once", "delivering", "handling"]
 
+_NO_LUCK = 0.02  # seconds before a job is asked for again that is ready and that no claim gets: it is locked elsewhere
 _SWEEP_EVERY = 60.0  # seconds of the store's clock
 _RENEWALS = 3  # renewals that fit a visibility timeout
 
@@ -206,7 +207,11 @@ class Worker:
                 crew.start_soon(self._work)
             if len(rows) < room:
                 ready = await patiently(self._engine, partial(self._engine.do, NextReadyAt(self._queue)), self._doing)
-                await pause(self._engine, SLICE if ready.at is None else ready.at - ready.now, event)
+                if ready.at is None or ready.at > ready.now:
+                    await pause(self._engine, SLICE if ready.at is None else ready.at - ready.now, event)
+                elif not rows:
+                    with anyio.move_on_after(_NO_LUCK):
+                        await event.wait()
 
     def _room(self) -> int:
         most = self._concurrency + self._prefetch
@@ -239,22 +244,21 @@ class Worker:
         """Carry out what waits, first come first, until nothing does."""
         try:
             while self._waiting and not self._stopped():
-                with anyio.CancelScope() as scope:
-                    while self._waiting and not self._stopped() and not scope.cancel_called:
-                        await self._engine.checkpoint()
-                        if self._waiting:
-                            await self._carry_out(self._waiting.popleft(), scope)
+                await self._engine.checkpoint()
+                if self._waiting:
+                    await self._carry_out(self._waiting.popleft())
         finally:
             self._active -= 1
             self._change.ring()
 
-    async def _carry_out(self, held: _Held, scope: anyio.CancelScope) -> None:
-        done = False
-        held.scope = scope
+    async def _carry_out(self, held: _Held) -> None:
+        ended, verdict = False, None
+        scope = held.scope = anyio.CancelScope()
         try:
-            verdict = await carry_out(held.handle, self._task)
+            with scope:
+                verdict = await carry_out(held.handle, self._task)
+                ended = True
             held.scope = None
-            done = verdict is None
             if verdict is not None:
                 await self._pronounce(held, verdict, cut_short=scope.cancel_called)
         except Exception as error:
@@ -262,7 +266,7 @@ class Worker:
                 raise
             log.warning("%s: a handler that was cancelled raised %r", self._doing, error)
         finally:
-            if done:
+            if ended and verdict is None:
                 self._done.append(held)
                 self._acking += 1
                 self._finished.ring()
@@ -357,10 +361,11 @@ class Worker:
         await self._release_waiting()
 
     async def _release_waiting(self) -> None:
+        answers = True
         while self._waiting:
             handle = self._waiting.popleft().handle
             self._held.pop(handle, None)
-            await give_back(handle.release)
+            answers = answers and await give_back(handle.release)  # from a store that is away all the others lapse too
 
 
 def _unsettled(done: list[_Held]) -> list[JobHandle]:

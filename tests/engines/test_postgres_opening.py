@@ -16,6 +16,7 @@ from urllib.parse import quote
 import anyio
 import psycopg
 import pytest
+from anyio.lowlevel import checkpoint
 
 from alkstore_trio import DatabaseError, JobState, StopToken, Store, open_postgres, open_store
 from alkstore_trio._engines.postgres import server as server_module
@@ -598,8 +599,10 @@ async def test_what_a_role_has_set_changes_nothing(
         async with anyio.create_task_group() as tasks:
             await tasks.start(lambda **named: store.run_schedules(stop, **named))
             tasks.start_soon(lambda: store.queue("fired").run_worker(handler, stop=stop))
-            clock.advance(7)
             with anyio.fail_after(_BOUND):
+                while len(clock._sleepers) < 4:  # the runner, and a worker's claimer, renewer and sweeper
+                    await checkpoint()
+                clock.advance(7)
                 await stop.wait()
     assert ran == ["\u20ac"]
 

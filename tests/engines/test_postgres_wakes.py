@@ -157,8 +157,7 @@ async def test_where_nobody_listens_everybody_looks_now_and_then(
             assert (await _received(events)).payload == "x"
         with psycopg.connect(dsn) as connection:
             [listening] = connection.execute(
-                "select count(*) from pg_stat_activity "
-                "where application_name = 'alkstore_trio' and query ilike 'listen%'"
+                "select count(*) from pg_stat_activity where query = %s", [f'listen "{_engine(store).channel}"']
             ).fetchall()
         assert listening == (1,)  # the other's
 
@@ -319,7 +318,7 @@ async def test_a_row_before_the_cursor_is_found_once_anybody_tells_of_it(opened:
                 async with store.listen("told") as told:
                     await one.queue("q").enqueue("first", priority=1)
                     if one is other:
-                        while _engine(store)._cursors.place("q") is not None:
+                        while "q" in _engine(store)._cursors._cursors:
                             await anyio.lowlevel.checkpoint()
                     await one.notify("told")
                     await told.receive()
@@ -347,7 +346,7 @@ async def test_a_quick_claim_leaves_no_cursor(opened: Opening, monkeypatch: pyte
     async with opened() as store:
         await store.queue("q").enqueue_many(range(2))
         assert await store.queue("q").claim("w")
-        assert _engine(store)._cursors.place("q") is None
+        assert _engine(store)._cursors._cursors == {}
 
 
 # Upkeep

@@ -62,6 +62,8 @@ _OFF = pq.PipelineStatus.OFF
 _TUPLES_OK = pq.ExecStatus.TUPLES_OK
 _FATAL_ERROR = pq.ExecStatus.FATAL_ERROR
 _BINARY = pq.Format.BINARY
+_ENDING = ("BEGIN", "COMMIT", "PREPARE TRANSACTION", "ROLLBACK", "START TRANSACTION")
+_ALTERING = ("DEALLOCATE", "DISCARD", "LISTEN", "LOAD", "RESET", "SET")
 _STALE = {"26000", "0A000"}  # the server has forgotten a prepared statement, or its rows now have other types
 
 
@@ -92,6 +94,8 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self._turn_ends = 0.0
         self._listens = False
         self._notes: deque[psycopg.Notify] = deque()
+        self.ended = False  #: whether a statement of the application's has begun or ended a transaction
+        self.altered = False  #: whether one has set something that would outlast its transaction
         self.uncertain = False  #: whether a statement was given up that may stand
         self._doomed = False  # whether the server has said good-bye
         self.add_notify_handler(self._note)  # for those that come with the answer of a statement
@@ -101,7 +105,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     async def connect(cls, conninfo: str = "", **options: Any) -> "AsyncAnyioConnection":
         """A new connection; a `psycopg.OperationalError` if no address of the conninfo gives one."""
         params = {**_DEFAULTS, **parsed(conninfo), **options, "client_encoding": "UTF8"}
-        timeout = float(params.get("connect_timeout", _CONNECT_TIMEOUT))
+        timeout = float(params.get("connect_timeout") or _CONNECT_TIMEOUT)
         errors: list[str] = []
         for attempt in await _attempts(params):
             with anyio.move_on_after(timeout if timeout > 0 else None) as scope:
@@ -137,11 +141,13 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         cursor = psycopg.AsyncCursor(self)
         await cursor.execute(sql, params)
         rows = await cursor.fetchall() if cursor.description is not None else []
-        more: bool | None = True
-        while more:
-            if (cursor.statusmessage or "").startswith(("DEALLOCATE", "DISCARD")):
-                self._plans.clear()
-            more = cursor.nextset()
+        tags = [cursor.statusmessage or ""]
+        while cursor.nextset():
+            tags.append(cursor.statusmessage or "")
+        if any(tag.startswith(("DEALLOCATE", "DISCARD")) for tag in tags):
+            self._plans.clear()
+        self.ended = self.ended or any(tag.startswith(_ENDING) for tag in tags)
+        self.altered = self.altered or any(tag.startswith(_ALTERING) for tag in tags)
         return rows
 
     async def _answer(self, sql: str, params: Sequence[Any]) -> tuple[Plan, pq.abc.PGresult]:
@@ -334,6 +340,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             and pgconn.transaction_status == _IDLE
             and pgconn.pipeline_status == _OFF
             and not self._doomed
+            and not self.altered
         )
 
     @property

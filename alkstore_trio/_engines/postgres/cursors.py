@@ -6,6 +6,9 @@ ended. What comes in before that place is overlooked until the cursor is dropped
 comes back short, and the passing of a second.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import anyio
 import attrs
 
@@ -37,6 +40,29 @@ class _Cursor:
         self.cursors.drop(self.queue)
 
 
+@attrs.define(eq=False)
+class _Claiming:
+    """A claim under way: where it begins, and whether the queue was woken since."""
+
+    cursors: "Cursors"
+    queue: str
+    place: Place | None  # None: at the head
+    woken: bool = False
+
+    def wake(self, channel: str) -> None:
+        self.woken = True
+
+    def close(self) -> None:
+        self.woken = True
+
+    def claimed(self, n: int, rows: list[JobRow], seconds: float) -> None:
+        """It asked for up to ``n`` rows, took so long at the server, and came back with these."""
+        if len(rows) < n:
+            self.cursors.drop(self.queue)
+        elif not self.woken and (self.place is not None or seconds > _LONG):
+            self.cursors.go_on_behind(self.queue, _place(rows[-1]))
+
+
 class Cursors:
     """The cursors of a store."""
 
@@ -44,27 +70,28 @@ class Cursors:
         self._hub = hub
         self._cursors: dict[str, _Cursor] = {}
 
-    def place(self, queue: str) -> Place | None:
-        """Where to begin; ``None``: at the head."""
+    @contextmanager
+    def claiming(self, queue: str) -> Iterator[_Claiming]:
+        """A claim of a queue."""
         cursor = self._cursors.get(queue)
-        if cursor is None:
-            return None
-        if anyio.current_time() >= cursor.until:
+        if cursor is not None and anyio.current_time() >= cursor.until:
             self.drop(queue)
-            return None
-        return cursor.place
+            cursor = None
+        claiming = _Claiming(self, queue, None if cursor is None else cursor.place)
+        self._hub.attach(queue_wake(queue), claiming)
+        try:
+            yield claiming
+        finally:
+            self._hub.detach(queue_wake(queue), claiming)
 
-    def claimed(self, queue: str, n: int, rows: list[JobRow], seconds: float) -> None:
-        """A claim of up to ``n`` took so long at the server, and came back with these."""
+    def go_on_behind(self, queue: str, place: Place) -> None:
+        """Begin there from now on, for a second in all."""
         cursor = self._cursors.get(queue)
-        if len(rows) < n:
-            self.drop(queue)
-        elif cursor is not None:
-            cursor.place = max(cursor.place, _place(rows[-1]))
-        elif seconds > _LONG and not self._hub.closed:
-            cursor = _Cursor(self, queue, _place(rows[-1]), anyio.current_time() + _LASTS)
-            self._cursors[queue] = cursor
-            self._hub.attach(queue_wake(queue), cursor)
+        if cursor is not None:
+            cursor.place = max(cursor.place, place)
+            return
+        cursor = self._cursors[queue] = _Cursor(self, queue, place, anyio.current_time() + _LASTS)
+        self._hub.attach(queue_wake(queue), cursor)
 
     def drop(self, queue: str) -> None:
         """Begin at the head again."""

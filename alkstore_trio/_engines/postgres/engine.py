@@ -18,7 +18,7 @@ import psycopg
 from ... import _ops as ops
 from ..._engine import JoinedUnit, Traits
 from ..._errors import Closed, CommitUnknown, DatabaseError
-from ..._loop import Turns, call_soon_threadsafe, unbroken
+from ..._loop import Turns, call_soon_threadsafe, came_barely, cancel_later, unbroken
 from ..._ops import Op
 from ..._rules.bounds import reading
 from ..._rules.queue import JobRow
@@ -126,12 +126,12 @@ class PostgresEngine:
         self._start_soon(self._poll if self._ears is None else self._ears.hear)
 
     def _start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
-        if self._start is None:
-            raise Closed
+        if self._start is None or self._closed:
+            return
         ended, scope = anyio.Event(), anyio.CancelScope()
-        self._tasks[scope] = ended
 
         async def owned() -> None:
+            self._tasks[scope] = ended
             try:
                 with scope:
                     await task()
@@ -239,14 +239,13 @@ class PostgresEngine:
         try:
             return await lane.do(op)
         finally:
-            if lane.idle:
-                self._named.pop(key, None)
+            if lane.idle and self._named.get(key) is lane:
+                del self._named[key]
 
     async def _claimed(self, together: Sequence[ops.Claim]) -> list[list[JobRow]]:
-        queue = together[0].queue
-        place = self._cursors.place(queue)
-        answers, seconds = await self._committed(sqlops.claim(together, self.clock(), place))
-        self._cursors.claimed(queue, sum(op.n for op in together), [row for rows in answers for row in rows], seconds)
+        with self._cursors.claiming(together[0].queue) as cursor:
+            answers, seconds = await self._committed(sqlops.claim(together, self.clock(), cursor.place))
+            cursor.claimed(sum(op.n for op in together), [row for rows in answers for row in rows], seconds)
         return answers
 
     def _lanes(self) -> list[Lane[Any, Any]]:
@@ -271,23 +270,28 @@ class PostgresEngine:
                 return await self.server.run(connection, steps)
             with anyio.move_on_after(self.server.lock_timeout):  # which a pooler's session cannot be told
                 return await self.server.run(connection, steps)
-            told = await self._kept_waiting(key)
+            if connection.uncertain:
+                raise self.unknown("a statement", None)
+            failed = None
         except psycopg.Error as error:
             if not reads and not connection.alive and error.sqlstate not in _CERTAIN:
                 raise self.unknown("a statement", error) from error
             if self._closed:
                 raise Closed from error
-            told = await self.told(error, key)
-        except BaseException:
-            if not reads and connection.uncertain:
-                raise self.unknown("a statement", None) from None
-            raise
+            failed = error
+        except BaseException as interruption:
+            if reads or not connection.uncertain:
+                raise
+            if isinstance(interruption, anyio.get_cancelled_exc_class()) and came_barely():
+                cancel_later()
+            raise self.unknown("a statement", None) from None
         finally:
             self.pool.give(connection)
-        raise told
+        raise await (self._kept_waiting(key) if failed is None else self.told(failed, key))
 
     def unknown(self, what: str, error: psycopg.Error | None) -> CommitUnknown:
         """The error of who does not know whether something stands."""
+        self.hub.reconnected()  # whom it concerns may look
         why = "it was called off, and nobody has answered" if error is None else str(self.server.told(error))
         return CommitUnknown(
             f"{self.server.where!r}: the connection was lost while {what} was under way, which may stand or not ({why})"

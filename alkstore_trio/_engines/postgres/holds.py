@@ -66,7 +66,7 @@ class Holds:
     def refuse(self, op: Op[Any], own: Hold | None = None) -> None:
         """``RuntimeError`` for an op that would wait for another transaction of the same task, and so for ever."""
         hold = self.of(key_of(op))
-        if hold is not None and hold is not own and hold.task == anyio.get_current_task().id:
+        if hold is not None and hold is not own and hold.task == _current_task():
             raise RuntimeError(
                 "an open transaction of this task has written there, and this would wait for it: write inside it, or "
                 "after it has ended"
@@ -85,3 +85,11 @@ class Holds:
             f"{what} is held by {holder}, and was not to be had within the lock_timeout of {self._lock_timeout:g} s",
             transient=True,
         )
+
+
+def _current_task() -> int | None:
+    """The task that asks; ``None`` in a thread without a loop."""
+    try:
+        return anyio.get_current_task().id
+    except RuntimeError:
+        return None

@@ -112,6 +112,7 @@ class JoinedPostgres:
 
     async def do(self, op: Op[A]) -> A:
         await self.idle()
+        self._engine.holds.refuse(op)
         if not self._known:
             await self._make_known()
         return await self._run(_steps(self._engine, op))

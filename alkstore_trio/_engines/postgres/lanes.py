@@ -27,12 +27,13 @@ _TOGETHER = 500  # rows, or one call that has more
 class _Call(Generic[Q, A]):
     """Somebody's op on its way."""
 
-    __slots__ = ("answer", "done", "error", "op", "sent")
+    __slots__ = ("answer", "done", "error", "given_up", "op", "sent")
 
     def __init__(self, op: Q, done: Event) -> None:
         self.op = op
         self.done = done
         self.sent = False
+        self.given_up = False  # whether its caller is cancelled
         self.answer: A
         self.error: BaseException | None = None
 
@@ -91,6 +92,7 @@ class Lane(Generic[Q, A]):
             if not call.sent:
                 self._waiting.remove(call)
                 raise
+            call.given_up = True
             self._patience.deadline = min(self._patience.deadline, anyio.current_time() + _PATIENCE)
             await insist(call.done, interruption)
         if call.error is not None:
@@ -154,7 +156,9 @@ class Lane(Generic[Q, A]):
                 self._answered(asked, answers)
                 self._tell(calls, answers)
                 return
-            raise DatabaseError("the server has not answered", transient=True)
+            self._fail([call for call in calls if call.given_up], DatabaseError("no answer in time", transient=True))
+            self._put_back([call for call in calls if not call.given_up])
+            return
         except DatabaseError as error:
             if len(calls) == 1 or error.transient or isinstance(error, CommitUnknown):
                 self._fail(calls, error)
@@ -167,6 +171,12 @@ class Lane(Generic[Q, A]):
             raise
         for call in calls:
             await self._send([call])
+
+    def _put_back(self, calls: Sequence[_Call[Q, A]]) -> None:
+        """Nothing has come of them, and they have not given up."""
+        for call in calls:
+            call.sent = False
+        self._waiting.extendleft(reversed(calls))
 
     def _tell(self, calls: Sequence[_Call[Q, A]], answers: Sequence[A]) -> None:
         for call, answer in zip(calls, answers, strict=True):

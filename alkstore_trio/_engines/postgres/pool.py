@@ -121,7 +121,7 @@ class Pool(Generic[C]):
         self._outside.clear()
         self._inside.clear()
         while self._idle:
-            await self._idle.pop().close()
+            self._idle.pop().abort()
         with anyio.move_on_after(patience):
             while any(connection.busy for connection in self._taken):  # noqa: ASYNC110  # who is done tells nobody
                 await anyio.sleep(_LOOK)

@@ -31,13 +31,13 @@ _COMMIT = 30.0  # seconds that a commit may take before nobody knows what became
 _ROLLBACK = 5.0  # seconds after which the connection is closed instead
 
 # A caller's statement is planned as on any connection, and not as ours are.
-_AS_USUAL = "set local plan_cache_mode to default; set local enable_seqscan to default"
+_AS_USUAL = ("set local plan_cache_mode to default", "set local enable_seqscan to default")
 
 
 class PostgresTx:
     """An open transaction; see `TxUnit`."""
 
-    __slots__ = ("_connection", "_effects", "_engine", "_executes", "_failed", "_hold", "_task")
+    __slots__ = ("_connection", "_effects", "_engine", "_executes", "_failed", "_hold", "_over", "_task")
 
     def __init__(self, engine: "PostgresEngine", task: TaskInfo) -> None:
         self._engine = engine
@@ -46,6 +46,7 @@ class PostgresTx:
         self._connection: AsyncAnyioConnection | None = None
         self._effects: list[tuple[ops.Write[Any], Any]] = []
         self._failed = False
+        self._over = False  # whether it was rolled back, perhaps while another task was in a verb of it
         self._executes = False  # whether it has run a statement of the caller's
 
     def __del__(self) -> None:
@@ -85,12 +86,16 @@ class PostgresTx:
 
         async def executed(connection: AsyncAnyioConnection) -> list[tuple[Any, ...]]:
             if not self._executes:
-                await connection.execute_own(_AS_USUAL)
+                for setting in _AS_USUAL:
+                    await connection.run(setting)
                 self._executes = True
+            if self._connection is not connection:  # another task has left the block meanwhile
+                raise RuntimeError("the transaction has ended")
+            connection.ended = False
             return await connection.execute_own(sql, params or None)
 
         rows = await self._really(executed)
-        if self._status is not TransactionStatus.INTRANS:
+        if self._connection is not None and (self._connection.ended or self._status is not TransactionStatus.INTRANS):
             self._failed = True
             raise ValueError("a transaction is ended by its own methods, and a statement has ended this one")
         return rows
@@ -110,7 +115,12 @@ class PostgresTx:
         """Do some work on the connection; what has not left the transaction as it should be spoils it."""
         try:
             if self._connection is None:
-                self._connection = await self._begun()
+                connection = await self._begun()
+                if self._over:  # another task has left the block meanwhile
+                    connection.abort()
+                    self._engine.give(connection, self._task.id)
+                    raise RuntimeError("the transaction has ended")
+                self._connection = connection
             return await work(self._connection)
         except psycopg.Error as error:
             if error.sqlstate is None and self._status is TransactionStatus.INTRANS:
@@ -127,7 +137,7 @@ class PostgresTx:
         try:
             await connection.run("begin isolation level read committed")
             if connection.pooled:
-                await connection.execute_own(f"set local lock_timeout = '{self._engine.server.timeout}'")
+                await connection.run(f"set local lock_timeout = '{self._engine.server.timeout}'")
         except BaseException:
             self._engine.give(connection, self._task.id)
             raise
@@ -169,6 +179,7 @@ class PostgresTx:
         raise psycopg.OperationalError(f"no answer in {_COMMIT:g} seconds")
 
     async def rollback(self) -> None:
+        self._over = True
         connection = self._connection
         if connection is None:
             return
