@@ -191,10 +191,11 @@ def _take_what_is_owed() -> None:
             raise asyncio.CancelledError
 
 
-async def insist(done: Event, interruption: BaseException) -> None:
+async def insist(done: Event, interruption: BaseException, in_vain: Callable[[], bool] = lambda: False) -> None:
     """Wait on for what can no longer be taken back, having been interrupted.
 
-    A cancellation is delivered at the caller's next checkpoint; anything else is raised at the end.
+    A cancellation is delivered at the caller's next checkpoint, or at once where it turns out that nothing was done;
+    anything else is raised at the end.
     """
     cancelled = anyio.get_cancelled_exc_class()
     bare = came_barely()
@@ -204,7 +205,7 @@ async def insist(done: Event, interruption: BaseException) -> None:
                 await done.wait()
             except cancelled:  # a bare ``Task.cancel()``, which heeds no shield
                 bare = True
-    if not isinstance(interruption, cancelled):
+    if not isinstance(interruption, cancelled) or in_vain():
         raise interruption
     if bare:
         cancel_later()

@@ -27,13 +27,14 @@ _TOGETHER = 500  # rows, or one call that has more
 class _Call(Generic[Q, A]):
     """Somebody's op on its way."""
 
-    __slots__ = ("answer", "done", "error", "given_up", "op", "sent")
+    __slots__ = ("answer", "done", "error", "given_up", "op", "sent", "undone")
 
     def __init__(self, op: Q, done: Event) -> None:
         self.op = op
         self.done = done
         self.sent = False
         self.given_up = False  # whether its caller is cancelled
+        self.undone = False  # whether it was called off therefore
         self.answer: A
         self.error: BaseException | None = None
 
@@ -94,7 +95,7 @@ class Lane(Generic[Q, A]):
                 raise
             call.given_up = True
             self._patience.deadline = min(self._patience.deadline, anyio.current_time() + _PATIENCE)
-            await insist(call.done, interruption)
+            await insist(call.done, interruption, lambda: call.undone)
         if call.error is not None:
             raise call.error
         return call.answer
@@ -156,8 +157,7 @@ class Lane(Generic[Q, A]):
                 self._answered(asked, answers)
                 self._tell(calls, answers)
                 return
-            self._fail([call for call in calls if call.given_up], DatabaseError("no answer in time", transient=True))
-            self._put_back([call for call in calls if not call.given_up])
+            self._undo(calls)
             return
         except DatabaseError as error:
             if len(calls) == 1 or error.transient or isinstance(error, CommitUnknown):
@@ -172,11 +172,15 @@ class Lane(Generic[Q, A]):
         for call in calls:
             await self._send([call])
 
-    def _put_back(self, calls: Sequence[_Call[Q, A]]) -> None:
-        """Nothing has come of them, and they have not given up."""
-        for call in calls:
-            call.sent = False
-        self._waiting.extendleft(reversed(calls))
+    def _undo(self, calls: Sequence[_Call[Q, A]]) -> None:
+        """Nothing has come of some calls: those who have not given up wait again, before all others."""
+        for call in reversed(calls):
+            if call.given_up:
+                call.undone = True
+                call.done.set()
+            else:
+                call.sent = False
+                self._waiting.appendleft(call)
 
     def _tell(self, calls: Sequence[_Call[Q, A]], answers: Sequence[A]) -> None:
         for call, answer in zip(calls, answers, strict=True):

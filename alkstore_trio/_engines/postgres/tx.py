@@ -89,8 +89,7 @@ class PostgresTx:
                 for setting in _AS_USUAL:
                     await connection.run(setting)
                 self._executes = True
-            if self._connection is not connection:  # another task has left the block meanwhile
-                raise RuntimeError("the transaction has ended")
+            self._check_goes_on()
             connection.ended = False
             return await connection.execute_own(sql, params or None)
 
@@ -105,6 +104,10 @@ class PostgresTx:
         if self._failed:
             raise RuntimeError("a statement of the transaction has failed: it can only be rolled back")
 
+    def _check_goes_on(self) -> None:
+        if self._over:  # another task has left the block meanwhile, and the connection may be somebody else's
+            raise RuntimeError("the transaction has ended")
+
     @property
     def _status(self) -> TransactionStatus:
         return TransactionStatus.UNKNOWN if self._connection is None else self._connection.info.transaction_status
@@ -115,12 +118,8 @@ class PostgresTx:
         """Do some work on the connection; what has not left the transaction as it should be spoils it."""
         try:
             if self._connection is None:
-                connection = await self._begun()
-                if self._over:  # another task has left the block meanwhile
-                    connection.abort()
-                    self._engine.give(connection, self._task.id)
-                    raise RuntimeError("the transaction has ended")
-                self._connection = connection
+                self._connection = await self._begun()
+            self._check_goes_on()
             return await work(self._connection)
         except psycopg.Error as error:
             if error.sqlstate is None and self._status is TransactionStatus.INTRANS:
@@ -138,6 +137,7 @@ class PostgresTx:
             await connection.run("begin isolation level read committed")
             if connection.pooled:
                 await connection.run(f"set local lock_timeout = '{self._engine.server.timeout}'")
+            self._check_goes_on()
         except BaseException:
             self._engine.give(connection, self._task.id)
             raise

@@ -1,0 +1,233 @@
+"""What a reading of the engine has found: ends in the middle of something, and what callers leave behind."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import anyio
+import psycopg
+import pytest
+from anyio.lowlevel import checkpoint
+
+from alkstore_trio import DatabaseError, Store, open_postgres
+from alkstore_trio._engines.postgres import cursors, lanes
+from alkstore_trio._engines.postgres.engine import PostgresEngine
+
+pytestmark = pytest.mark.anyio
+
+_BOUND = 30.0  # seconds after which a test hangs
+_numbers = count(1)
+
+Opening = Callable[..., Any]
+
+
+@pytest.fixture
+def schema(dsn: str) -> Iterator[str]:
+    """A schema of a test's own."""
+    name = f"reading_{os.getpid()}_{next(_numbers)}"
+    yield name
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"drop schema if exists {name} cascade")
+
+
+@pytest.fixture
+def opened(dsn: str, schema: str) -> Opening:
+    """Opens a store in it."""
+
+    @asynccontextmanager
+    async def opened(**options: Any) -> AsyncIterator[Store]:
+        async with open_postgres(dsn, schema=schema, **options) as store:
+            yield store
+
+    return opened
+
+
+def _engine(store: Store) -> PostgresEngine:
+    engine = store._engine
+    assert isinstance(engine, PostgresEngine)
+    return engine
+
+
+async def _waiting_for(dsn: str, sessions: int) -> None:
+    """Wait until so many sessions wait for a lock."""
+    with psycopg.connect(dsn, autocommit=True) as looking, anyio.fail_after(_BOUND):
+        while True:
+            [(waiting,)] = looking.execute("select count(*) from pg_locks where not granted").fetchall()
+            if waiting >= sessions:
+                return
+            await checkpoint()
+
+
+async def test_a_store_can_be_left_while_another_task_is_in_a_verb_that_is_yet_to_wake_somebody(
+    opened: Opening, dsn: str, schema: str
+) -> None:
+    published: list[int] = []
+
+    async def publish(store: Store) -> None:
+        published.append(await store.stream("s").publish("x"))
+
+    with anyio.fail_after(_BOUND):
+        async with anyio.create_task_group() as tasks:
+            with psycopg.connect(dsn) as holder:
+                async with opened() as store:
+                    await store.stream("s").publish("first")
+                    holder.execute(f"update {schema}.streams set last = last")
+                    tasks.start_soon(publish, store)
+                    await _waiting_for(dsn, 1)
+                    tasks.start_soon(_commit_soon, holder)
+        assert published == [2]
+
+
+async def _commit_soon(connection: psycopg.Connection[Any]) -> None:
+    for _ in range(20):
+        await checkpoint()
+    connection.commit()
+
+
+async def test_one_who_gives_up_does_not_fail_those_who_travel_with_him(
+    opened: Opening, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_PATIENCE", 0.05)
+    published: list[int] = []
+    giving_up = anyio.CancelScope()
+
+    async with opened(lock_timeout=_BOUND) as store:
+        stream = store.stream("s")
+        await stream.publish("first")
+        lane = _engine(store)._named
+
+        async def publish() -> None:
+            published.append(await stream.publish("x"))
+
+        async def give_up() -> None:
+            with giving_up:
+                await stream.publish("never")
+
+        with psycopg.connect(dsn) as holder, anyio.fail_after(_BOUND):
+            holder.execute(f"update {schema}.streams set last = last")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(publish)  # goes first
+                await _waiting_for(dsn, 1)
+                tasks.start_soon(publish)
+                tasks.start_soon(give_up)
+                while len(lane["stream", "s"]._waiting) < 2:
+                    await checkpoint()
+                holder.commit()
+                holder.execute(f"update {schema}.streams set last = last")  # perhaps before the two
+                for _ in range(10):
+                    await checkpoint()
+                giving_up.cancel()
+                await anyio.sleep(0.2)  # longer than he has patience
+                holder.commit()
+        assert len(published) == 2
+
+
+async def test_the_last_of_an_old_lane_leaves_a_new_one_alone(opened: Opening) -> None:
+    async with opened() as store:
+        lanes_of_the_stream = set()
+
+        async def publish() -> None:
+            for _ in range(30):
+                await store.stream("s").publish("x")
+                engine = _engine(store)
+                lane = engine._named.get(("stream", "s"))
+                lanes_of_the_stream.add(lane)
+                busy = [one for one in lanes_of_the_stream if one is not None and not one.idle]
+                assert len(busy) <= 1, "two that do not know of each other"
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(publish)
+        assert _engine(store)._named == {}
+
+
+async def test_what_a_caller_sets_ends_with_his_transaction(opened: Opening) -> None:
+    async with opened(max_connections=2) as store:
+        async with store.transaction() as tx:
+            await tx.execute("set default_transaction_read_only = on")
+        await store.queue("q").enqueue("x")
+        async with store.transaction() as tx:
+            [(setting,)] = await tx.execute("select current_setting('default_transaction_read_only')")
+        assert setting == "off"
+
+
+async def test_a_statement_that_ends_a_transaction_and_begins_another_is_noticed(opened: Opening) -> None:
+    async with opened() as store:
+        async with store.begin_tx() as tx:
+            with pytest.raises(ValueError, match="ended by its own methods"):
+                await tx.execute("select 1; commit; begin")
+            with pytest.raises(RuntimeError):
+                await tx.enqueue_tx("q", "x")
+        assert await store.queue("q").jobs() == []
+
+
+async def test_a_statement_that_another_task_is_about_to_send_does_not_outlive_its_transaction(
+    opened: Opening, schema: str
+) -> None:
+    ended: list[str] = []
+
+    async with opened() as store:
+        await store.queue("q").enqueue("x")
+
+        async def execute(tx: Any) -> None:
+            try:
+                await tx.execute(f"delete from {schema}.jobs")
+            except RuntimeError:
+                ended.append("told")
+
+        for turns in range(40):
+            async with anyio.create_task_group() as tasks, store.begin_tx() as tx:
+                tasks.start_soon(execute, tx)
+                for _ in range(turns):
+                    await checkpoint()
+            assert len(await store.queue("q").jobs()) == 1
+    assert ended
+
+
+async def test_a_joined_write_that_would_wait_for_its_own_task_is_refused(opened: Opening, dsn: str) -> None:
+    async with opened() as store:
+        with psycopg.connect(dsn) as connection:
+            connection.execute("select 1")
+            joined = store.join(connection)
+            async with store.begin_tx() as tx:
+                await tx.publish_tx("s", "x")
+                with pytest.raises(RuntimeError, match="this task"):
+                    joined.publish_tx("s", "y")
+            assert joined.publish_tx("s", "y") == 1
+
+
+async def test_a_claim_under_way_when_its_queue_is_woken_leaves_no_cursor(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursors, "_LONG", -1.0)
+    async with opened() as store:
+        queue = store.queue("q")
+        await queue.enqueue_many(range(3))
+        engine = _engine(store)
+        with engine._cursors.claiming("q") as claim:
+            await queue.enqueue("urgent", priority=1)
+            claim.claimed(1, [], 1.0)
+        assert await queue.claim("w")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(queue.claim, "w")
+        await queue.enqueue("more urgent", priority=2)
+        claimed = await queue.claim("w")
+        assert claimed is not None
+        assert claimed.job.payload == "more urgent"
+
+
+async def test_whoever_waits_too_long_behind_another_store_is_told_without_waiting_for_a_second_connection(
+    opened: Opening, dsn: str, schema: str
+) -> None:
+    async with opened(max_connections=2, lock_timeout=0.2) as store:
+        await store.stream("s").publish("first")
+        with psycopg.connect(dsn, application_name="the holder") as holder:
+            holder.execute(f"update {schema}.streams set last = last")
+            async with store.begin_tx() as tx:
+                await tx.publish_tx("another", "x")
+                with pytest.raises(DatabaseError, match="the holder") as failed:
+                    await store.stream("s").publish("x")
+                assert failed.value.transient
