@@ -487,7 +487,9 @@ async def test_whoever_waits_goes_on_after_a_restart(
             await store.notify("channel")
             assert await handled[1].receive() == "job"
             assert (await events.receive()).payload == "event"
-            assert await wakes.receive() == Wake("channel")
+            while (wake := await wakes.receive()) == RECONNECTED:  # again, if an answer was lost
+                pass
+            assert wake == Wake("channel")
             while beats[1].statistics().current_buffer_used:
                 beats[1].receive_nowait()
             await beats[1].receive()
