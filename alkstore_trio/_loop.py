@@ -4,7 +4,8 @@ Loops are found at call time, so that the package imports where only one of them
 """
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +15,9 @@ from anyio.lowlevel import current_token
 __all__ = [
     "TURN",
     "Event",
+    "Socket",
     "Turns",
+    "at_once",
     "call_soon_threadsafe",
     "came_barely",
     "cancel_later",
@@ -128,6 +131,17 @@ def is_cancelling() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends, and needs no loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("a unit over a synchronous connection does not wait")
+
+
 async def unbroken(verb: Callable[[], Awaitable[T]]) -> T:
     """The result of a verb that nothing interrupts: a cancellation is delivered at the caller's next checkpoint."""
     with anyio.CancelScope(shield=True):
@@ -209,3 +223,43 @@ async def insist(done: Event, interruption: BaseException, in_vain: Callable[[],
         raise interruption
     if bare:
         cancel_later()
+
+
+class Socket:
+    """Waits for a socket by the running loop's own means; one task at a time."""
+
+    __slots__ = ("_future", "_loop", "readable")
+
+    def __init__(self) -> None:
+        self.readable: Callable[[int], Awaitable[object]] = anyio.wait_readable
+        self._future: Any = None
+        if not _on_trio() and sys.platform != "win32":
+            self._loop: Any = current_token().native_token
+            self.readable = self._by_future
+
+    async def _by_future(self, fd: int) -> None:
+        future = self._future = self._loop.create_future()
+        self._loop.add_reader(fd, self._end, fd)
+        try:
+            await future
+        finally:
+            if self._future is future:
+                self._loop.remove_reader(fd)
+                self._future = None
+
+    def _end(self, fd: int, error: Exception | None = None) -> None:
+        self._loop.remove_reader(fd)
+        future, self._future = self._future, None
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def closing(self, fd: int) -> None:
+        """Wake whoever waits: a closed descriptor leaves the loop without a word."""
+        with suppress(RuntimeError):  # there is no loop any more: nobody waits
+            anyio.notify_closing(fd)
+        if self._future is not None:
+            self._end(fd, anyio.ClosedResourceError())

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from ._engine import Engine
 from ._errors import shown
 from ._rules.bounds import Seconds, at_least, duration
+from ._rules.names import UNWRITABLE
 from ._store import Store
 from ._waiting import Background
 from ._wake import Hub
@@ -104,11 +105,11 @@ def open_postgres(
     """A store in a schema of a Postgres database, which any number of hosts may open: ``async with`` gives a `Store`.
 
     Needs the extra ``alkstore-trio[postgres]``. ``dsn`` is a URL or keywords as libpq takes them. The schema is made if
-    there is none. At most ``max_connections`` are open for statements, of which transactions take all but one, and two
-    more for wakes: one listens, by ``listen_dsn`` where the other leads through a pooler that cannot; with
-    ``wakes="poll"`` none listens and everybody who waits looks once a second. What waits for a row that a transaction
-    holds is a `DatabaseError` that is ``transient`` after ``lock_timeout`` seconds. Without ``clock`` the server's own
-    decides; otherwise as for `open_memory`.
+    there is none. At most ``max_connections`` are open for statements, of which transactions take all but one, two more
+    for wakes, and now and then one for upkeep. Of those for wakes one listens, by ``listen_dsn`` where ``dsn`` leads
+    through a pooler that cannot; with ``wakes="poll"`` none does and everybody who waits looks once a second. What
+    waits for a row that a transaction holds is a `DatabaseError` that is ``transient`` after ``lock_timeout`` seconds.
+    Without ``clock`` the server's own decides; otherwise as for `open_memory`.
 
     Entered, it raises a `DatabaseError` for a server that cannot be reached or be a store, and says why.
     """
@@ -117,7 +118,7 @@ def open_postgres(
     for name, conninfo in (("dsn", dsn), ("listen_dsn", "" if listen_dsn is None else listen_dsn)):
         if not isinstance(conninfo, str):
             raise TypeError(f"{name} must be a str, not {type(conninfo).__name__}")
-        if re.search("[\0\ud800-\udfff]", conninfo):
+        if UNWRITABLE.search(conninfo):
             raise ValueError(f"{name} has a NUL or a lone surrogate in it")  # and perhaps a password
     if wakes not in ("listen", "poll"):
         raise ValueError(f"wakes must be 'listen' or 'poll', not {shown(wakes)}")

@@ -5,7 +5,7 @@ tasks at once.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ import anyio
 
 from ._engine import Engine, JoinedUnit, TxUnit, Unit
 from ._errors import DatabaseError, PayloadTooLarge
-from ._loop import unbroken
+from ._loop import at_once, unbroken
 from ._ops import Notify, Op
 from ._outbox import Outbox
 from ._queue import Queue
@@ -267,7 +267,7 @@ class SyncJoinedTx:
         max_attempts: int | None = None,
     ) -> int:
         """`Tx.enqueue_tx`."""
-        return _at_once(
+        return at_once(
             self._effects.enqueue_tx(
                 queue,
                 payload,
@@ -291,7 +291,7 @@ class SyncJoinedTx:
         max_attempts: int | None = None,
     ) -> int:
         """`Tx.outbox_enqueue_tx`."""
-        return _at_once(
+        return at_once(
             self._effects.outbox_enqueue_tx(
                 outbox,
                 payload,
@@ -305,35 +305,35 @@ class SyncJoinedTx:
 
     def publish_tx(self, stream: str, payload: Any) -> int:
         """`Tx.publish_tx`."""
-        return _at_once(self._effects.publish_tx(stream, payload))
+        return at_once(self._effects.publish_tx(stream, payload))
 
     def publish_with_key_tx(self, stream: str, key: str, payload: Any) -> int:
         """`Tx.publish_with_key_tx`."""
-        return _at_once(self._effects.publish_with_key_tx(stream, key, payload))
+        return at_once(self._effects.publish_with_key_tx(stream, key, payload))
 
     def notify_tx(self, channel: str, payload: Any = None) -> None:
         """`Tx.notify_tx`."""
-        _at_once(self._effects.notify_tx(channel, payload))
+        at_once(self._effects.notify_tx(channel, payload))
 
     def save_offset_tx(self, stream: str, consumer: str, offset: int) -> bool:
         """`Tx.save_offset_tx`."""
-        return _at_once(self._effects.save_offset_tx(stream, consumer, offset))
+        return at_once(self._effects.save_offset_tx(stream, consumer, offset))
 
     def get_job_tx(self, queue: str, job_id: int) -> Job | None:
         """`Tx.get_job_tx`."""
-        return _at_once(self._effects.get_job_tx(queue, job_id))
+        return at_once(self._effects.get_job_tx(queue, job_id))
 
     def get_offset_tx(self, stream: str, consumer: str) -> int:
         """`Tx.get_offset_tx`."""
-        return _at_once(self._effects.get_offset_tx(stream, consumer))
+        return at_once(self._effects.get_offset_tx(stream, consumer))
 
     def read_since_tx(self, stream: str, offset: int, limit: int) -> list[StreamEvent]:
         """`Tx.read_since_tx`."""
-        return _at_once(self._effects.read_since_tx(stream, offset, limit))
+        return at_once(self._effects.read_since_tx(stream, offset, limit))
 
     def read_from_consumer_tx(self, stream: str, consumer: str, limit: int) -> list[StreamEvent]:
         """`Tx.read_from_consumer_tx`."""
-        return _at_once(self._effects.read_from_consumer_tx(stream, consumer, limit))
+        return at_once(self._effects.read_from_consumer_tx(stream, consumer, limit))
 
     def wake(self) -> None:
         """Call it after the commit: whoever the effects concern is woken at once, and else within a second.
@@ -341,17 +341,6 @@ class SyncJoinedTx:
         On Postgres it does nothing: there the wakes follow the commit by themselves.
         """
         self._unit.wake()
-
-
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise AssertionError("a unit over a synchronous connection does not wait")
 
 
 def checked_notify(engine: Engine, channel: str, payload: Any) -> Notify:

@@ -6,7 +6,7 @@ from hypothesis import settings
 
 from .servers import running
 
-pytest.register_assert_rewrite("alkstore_trio.testing.conformance")
+pytest.register_assert_rewrite("alkstore_trio.testing.conformance", "tests.engines.children", "tests.engines.joining")
 
 # The suite is the same at each run; `--hypothesis-profile=default` goes looking for more, `=long` for much more.
 settings.register_profile("suite", derandomize=True, deadline=None)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from .._errors import shown
+from .._rules.names import UNWRITABLE
 
 __all__ = [
     "PREFIX",
@@ -21,7 +22,6 @@ __all__ = [
     "sqlite_steps",
 ]
 
-_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 _LONGEST_NAME = 63  # bytes that Postgres keeps of a name
 _PLACE = re.compile(r"\$([a-z]\w*)|\$'(\w+)'")  # the latter where a function takes a name as text
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -44,7 +44,7 @@ def quoted(schema: str) -> str:
     """A schema's name as Postgres reads it; any will do that it can keep."""
     if not isinstance(schema, str):
         raise TypeError(f"schema must be a str, not {type(schema).__name__}")
-    if not schema or _UNWRITABLE.search(schema) or len(schema.encode()) > _LONGEST_NAME:
+    if not schema or UNWRITABLE.search(schema) or len(schema.encode()) > _LONGEST_NAME:
         raise ValueError(f"schema must be a name of 1 to {_LONGEST_NAME} bytes, not {shown(schema)}")
     if schema.startswith("pg_") or schema == "information_schema":
         raise ValueError(f"schema must not be one that Postgres keeps for itself, as {shown(schema)} is")

@@ -1,4 +1,4 @@
-"""What each op asks of an SQL engine: a generator that yields statements and is sent their results.
+"""What each op asks of SQLite: a generator that yields statements and is sent their results.
 
 It yields a pair of text and parameters, one mapping or a list of them, and is sent the rows, or how many rows changed
 where a statement gives none. It does no I/O, reads no clock, and may be run again from its beginning.
@@ -6,7 +6,6 @@ where a statement gives none. It does no I/O, reads no clock, and may be run aga
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import attrs
@@ -15,26 +14,24 @@ from .. import _ops as ops
 from .._ops import Op
 from .._rules import queue as jobs
 from .._rules import ticks
-from .._rules.bounds import after, deadline
-from .._rules.queue import BURIED, DEAD, EXPIRED, PENDING, PROCESSING, READY, JobRow, slot
-from .._rules.stamps import PLAIN, Stamps, overridden
-from .._values import QueueStatistics, Schedule, ScheduleOptions, ScheduleState, StreamEvent, StreamStatistics
+from .._rules.bounds import deadline
+from .._rules.queue import BURIED, EXPIRED, READY, JobRow, slot
+from .._rules.stamps import PLAIN, overridden
+from .._values import QueueStatistics, StreamEvent, StreamStatistics
 from . import statements as sql
 from .outcomes import enqueued, settled
 from .overlay import Effect
+from .reads import READS, STATE_NUMBERS, get_offset, job_row, next_ready, page
 
 __all__ = [
     "HANDLERS",
-    "STATE_NUMBERS",
     "Call",
     "Steps",
     "give_back",
     "heard",
     "ids_of",
-    "job_row",
     "merge",
     "reserve",
-    "schedule_state",
     "wake",
 ]
 
@@ -46,8 +43,6 @@ Steps = Generator[Call, Any, A]
 WAKES_KEPT = 4_096  # rows
 PRUNE_EVERY = 1_024  # commits of an origin that woke somebody
 
-_STATES = (PENDING, PROCESSING, DEAD)
-STATE_NUMBERS = {state: number for number, state in enumerate(_STATES)}
 _LANES = {READY: 1, EXPIRED: 2, BURIED: 3}  # the rest, 0, waits for an instant
 
 
@@ -70,50 +65,6 @@ def give_back(unused: range) -> Steps[None]:
 
 
 # Rows
-
-
-_stamps = lru_cache(maxsize=256)(Stamps)  # a queue's rows have few
-
-
-def job_row(values: Sequence[Any]) -> JobRow:
-    """A job as `statements.JOB` lists it."""
-    (
-        job_id,
-        queue,
-        body,
-        state,
-        priority,
-        run_at,
-        expires_at,
-        attempts,
-        max_attempts,
-        visibility_timeout,
-        base_backoff,
-        dead_retention,
-        worker_id,
-        claim_expires_at,
-        token,
-        created_at,
-        last_error,
-        died_at,
-    ) = values
-    return JobRow(
-        job_id,
-        queue,
-        body,
-        _stamps(visibility_timeout, max_attempts, base_backoff, dead_retention),
-        priority,
-        run_at,
-        expires_at,
-        created_at,
-        _STATES[state],
-        attempts,
-        token,
-        worker_id,
-        claim_expires_at,
-        last_error,
-        died_at,
-    )
 
 
 def _new(row: JobRow, now: float) -> dict[str, Any]:
@@ -147,22 +98,6 @@ def _enqueue(op: ops.Enqueue, now: float, ids: Sequence[int]) -> Steps[list[int]
     return list(ids)
 
 
-def _get_job(op: ops.GetJob, now: float, ids: Sequence[int]) -> Steps[JobRow | None]:
-    rows = yield sql.GET_JOB, {"id": op.id, "queue": op.queue}
-    return job_row(rows[0]) if rows else None
-
-
-def _jobs(op: ops.Jobs, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
-    page = {"queue": op.queue, "after": op.after, "limit": op.limit}
-    if op.state is None:
-        rows = yield sql.JOBS, page
-    elif op.state is DEAD:
-        rows = yield sql.DEAD_JOBS, page
-    else:
-        rows = yield sql.JOBS_OF_STATE, page | {"state": STATE_NUMBERS[op.state]}
-    return [job_row(row) for row in rows]
-
-
 def _count_jobs(op: ops.CountJobs, now: float, ids: Sequence[int]) -> Steps[QueueStatistics]:
     [counts] = yield sql.COUNT_JOBS, {"queue": op.queue, "now": now}
     return QueueStatistics(*counts)
@@ -174,18 +109,8 @@ def _next_ready_at(op: ops.NextReadyAt, now: float, ids: Sequence[int]) -> Steps
     if ready:
         return ops.NextReady(now, now)
     due = yield sql.NEXT_DUE, where
-    [(pending, leased)] = yield sql.NEXT_STRAY, where
-    instants = [instant if state == 0 else after(instant) for instant, state in due]
-    if pending is not None:
-        instants.append(pending)
-    if leased is not None:
-        instants.append(after(leased))
-    return ops.NextReady(min(instants, default=None), now)
-
-
-def _queue_names(op: ops.QueueNames, now: float, ids: Sequence[int]) -> Steps[list[str]]:
-    rows = yield sql.QUEUE_NAMES, {}
-    return [name for (name,) in rows]
+    [strays] = yield sql.NEXT_STRAY, where
+    return next_ready(now, *(due[0] if due else (None, None)), *strays)
 
 
 def _claim(op: ops.Claim, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
@@ -283,11 +208,6 @@ def _publish(op: ops.Publish, now: float, ids: Sequence[int]) -> Steps[list[int]
     return offsets
 
 
-def _get_offset(op: ops.GetOffset | ops.ReadFromConsumer, now: float, ids: Sequence[int]) -> Steps[int]:
-    rows = yield sql.GET_OFFSET, {"stream": op.stream, "consumer": op.consumer}
-    return rows[0][0] if rows else 0
-
-
 def _save_offset(op: ops.SaveOffset, now: float, ids: Sequence[int]) -> Steps[bool]:
     if op.offset <= 0:  # where everybody begins
         return False
@@ -295,29 +215,15 @@ def _save_offset(op: ops.SaveOffset, now: float, ids: Sequence[int]) -> Steps[bo
     return bool(saved)
 
 
-def _page(stream: str, offset: int, limit: int) -> Steps[list[StreamEvent]]:
-    rows = yield sql.READ_SINCE, {"stream": stream, "offset": offset, "limit": limit}
-    return [StreamEvent(number, stream, key, body, created_at) for number, key, body, created_at in rows]
-
-
-def _read_since(op: ops.ReadSince, now: float, ids: Sequence[int]) -> Steps[list[StreamEvent]]:
-    return _page(op.stream, op.offset, op.limit)
-
-
 def _read_from_consumer(op: ops.ReadFromConsumer, now: float, ids: Sequence[int]) -> Steps[list[StreamEvent]]:
-    offset = yield from _get_offset(op, now, ids)
-    return (yield from _page(op.stream, offset, op.limit))
+    offset = yield from get_offset(op)
+    return (yield from page(op.stream, offset, op.limit))
 
 
 def _count_events(op: ops.CountEvents, now: float, ids: Sequence[int]) -> Steps[StreamStatistics]:
     [(first, last)] = yield sql.STREAM_ENDS, {"stream": op.stream}
     consumers = yield sql.CONSUMERS, {"stream": op.stream}
     return StreamStatistics(first, last, dict(consumers))
-
-
-def _stream_names(op: ops.StreamNames, now: float, ids: Sequence[int]) -> Steps[list[str]]:
-    rows = yield sql.STREAM_NAMES, {}
-    return [name for (name,) in rows]
 
 
 def _trim(op: ops.Trim, now: float, ids: Sequence[int]) -> Steps[int]:
@@ -391,17 +297,6 @@ def _add_schedule(op: ops.AddSchedule, now: float, ids: Sequence[int]) -> Steps[
 def _remove_schedule(op: ops.RemoveSchedule, now: float, ids: Sequence[int]) -> Steps[bool]:
     removed = yield sql.REMOVE_SCHEDULE, {"name": op.name}
     return bool(removed)
-
-
-def _schedules(op: ops.Schedules, now: float, ids: Sequence[int]) -> Steps[list[ScheduleState]]:
-    rows = yield sql.SCHEDULES, {}
-    return [schedule_state(row) for row in rows]
-
-
-def schedule_state(values: Sequence[Any]) -> ScheduleState:
-    """A schedule as `statements.SCHEDULES` lists it."""
-    name, spec, queue, priority, expires, max_attempts, next_at = values
-    return ScheduleState(Schedule(name, spec, queue, ScheduleOptions(priority, expires, max_attempts)), next_at)
 
 
 def _due_schedules(op: ops.DueSchedules, now: float, ids: Sequence[int]) -> Steps[ops.Due]:
@@ -478,22 +373,20 @@ def heard(origin: int) -> Steps[Heard]:
     return Heard(wakes, prunings, pruned_until)
 
 
+def _timeless(read: Callable[[Any], Steps[Any]]) -> Callable[[Any, float, Sequence[int]], Steps[Any]]:
+    return lambda op, now, ids: read(op)
+
+
 HANDLERS: dict[type[Op[Any]], Callable[[Any, float, Sequence[int]], Steps[Any]]] = {
+    **{kind: _timeless(read) for kind, read in READS.items()},
     ops.Enqueue: _enqueue,
     ops.Publish: _publish,
     ops.Notify: _notify,
     ops.SaveOffset: _save_offset,
-    ops.GetJob: _get_job,
-    ops.GetOffset: _get_offset,
-    ops.ReadSince: _read_since,
     ops.ReadFromConsumer: _read_from_consumer,
-    ops.Jobs: _jobs,
     ops.CountJobs: _count_jobs,
     ops.NextReadyAt: _next_ready_at,
     ops.CountEvents: _count_events,
-    ops.QueueNames: _queue_names,
-    ops.StreamNames: _stream_names,
-    ops.Schedules: _schedules,
     ops.DueSchedules: _due_schedules,
     ops.Claim: _claim,
     ops.Ack: _ack,

@@ -3,6 +3,7 @@
 A name is judged at the entry point and taken as it is: never trimmed, never folded.
 """
 
+import re
 from functools import lru_cache
 
 from .._errors import InvalidName, ReservedName
@@ -12,12 +13,15 @@ __all__ = [
     "RECONNECTED",
     "RESERVED_PREFIX",
     "SCHEDULE_WAKE",
+    "UNWRITABLE",
     "backing_queue",
     "local",
     "queue_wake",
     "shared",
     "stream_wake",
 ]
+
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # what no database stores as text
 
 RESERVED_PREFIX = "__alkstore_"
 LEADER = "__alkstore_scheduler"

@@ -8,13 +8,13 @@ A row is changed in place by its first claim, before which nobody can hold it, a
 that whoever holds a row keeps what it was given.
 """
 
-import re
 from enum import Enum
 
 import attrs
 
 from . import backoff
 from .bounds import deadline, shifted
+from .names import UNWRITABLE
 from .stamps import Stamps
 
 __all__ = [
@@ -41,7 +41,6 @@ EXHAUSTED_TEXT = "max attempts exceeded"
 EXPIRED_TEXT = "expired"
 
 _LONGEST_ERROR = 8_192  # characters
-_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class JobState(Enum):
@@ -176,7 +175,7 @@ def cleaned(error: str) -> str:
     """An error text as it is stored: NUL and lone surrogates become U+FFFD, what is too long is cut."""
     if not isinstance(error, str):
         raise TypeError(f"an error text must be a str, not {type(error).__name__}")
-    return _UNWRITABLE.sub("\ufffd", error[:_LONGEST_ERROR])
+    return UNWRITABLE.sub("\ufffd", error[:_LONGEST_ERROR])
 
 
 def error_text(error: BaseException) -> str:

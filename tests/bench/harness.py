@@ -9,14 +9,15 @@ program, and for all alike: before each turn it collects, and what is left is se
 import argparse
 import gc
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from statistics import quantiles
+from time import perf_counter
 from time import process_time as clock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["PAYLOAD", "Samples", "arguments", "clock", "on_loop", "turns"]
+__all__ = ["PAYLOAD", "Samples", "arguments", "clock", "on_loop", "tasks_of", "turns"]
 
 T = TypeVar("T")
 
@@ -45,6 +46,15 @@ def turns(names: Iterable[str], rounds: int) -> Iterator[str]:
 def on_loop(backend: str, work: Callable[[], Awaitable[T]]) -> T:
     """The result of ``work()`` in a fresh loop."""
     return anyio.run(work, backend=backend)
+
+
+async def tasks_of(n: int, work: Callable[[], Coroutine[Any, Any, object]]) -> float:
+    """Seconds by the wall that it takes so many tasks, each doing the same."""
+    started = perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(n):
+            tasks.start_soon(work)
+    return perf_counter() - started
 
 
 class Samples:

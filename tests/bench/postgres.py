@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from itertools import count
@@ -36,7 +36,7 @@ from alkstore_trio._rules.stamps import PLAIN
 from alkstore_trio._waiting import bell_on
 from tests.servers import Server, find_binaries
 
-from .harness import PAYLOAD, Samples, on_loop, turns
+from .harness import PAYLOAD, Samples, on_loop, tasks_of, turns
 
 _ROOT = Path(__file__).parents[2]
 _SCHEMA = '"alkstore"'
@@ -119,14 +119,6 @@ def _asyncio(work: Callable[..., Awaitable[float]], *args: Any) -> Measured:
     return lambda dsn: on_loop("asyncio", partial(work, dsn, *args))
 
 
-async def _tasks(n: int, work: Callable[[], Coroutine[Any, Any, object]]) -> float:
-    started = _wall()
-    async with anyio.create_task_group() as tasks:
-        for _ in range(n):
-            tasks.start_soon(work)
-    return _wall() - started
-
-
 def _enqueue() -> ops.Enqueue:
     return ops.Enqueue("q", (encode(PAYLOAD),), PLAIN, None, None, 0, None)
 
@@ -194,7 +186,7 @@ async def drain(dsn: str, jobs: int, tasks: int = 1) -> float:
             while (handle := await queue.claim("worker")) is not None:
                 await handle.ack()
 
-        return await _tasks(tasks, work) / jobs
+        return await tasks_of(tasks, work) / jobs
 
 
 async def bare_drain(dsn: str, jobs: int) -> float:
@@ -312,7 +304,7 @@ async def drain_batches(dsn: str, jobs: int) -> float:
             while handles := await queue.claim_batch("worker", _BATCH):
                 await queue.ack_batch(handles)
 
-        return await _tasks(_TASKS, work) / jobs
+        return await tasks_of(_TASKS, work) / jobs
 
 
 def batches(bench: Bench) -> None:
@@ -336,7 +328,7 @@ async def enqueuers(dsn: str, tasks: int, jobs: int, alone: bool = False) -> flo
             for _ in range(jobs // tasks):
                 await queue.enqueue(PAYLOAD)
 
-        return await _tasks(tasks, each_alone if alone else work) / (jobs // tasks * tasks)
+        return await tasks_of(tasks, each_alone if alone else work) / (jobs // tasks * tasks)
 
 
 def _engine(store: Store) -> PostgresEngine:
@@ -367,7 +359,7 @@ async def told(dsn: str, jobs: int, silent: bool) -> float:
             for _ in range(jobs // 32):
                 await store.queue("q").enqueue(PAYLOAD)
 
-        taken = await _tasks(32, work)
+        taken = await tasks_of(32, work)
         tasks.cancel_scope.cancel()
     return taken / (jobs // 32 * 32)
 
@@ -480,7 +472,7 @@ async def publish(dsn: str, events: int, batch: int) -> float:
                 else:
                     await stream.publish_many([PAYLOAD] * batch)
 
-        return await _tasks(_TASKS, work) / events
+        return await tasks_of(_TASKS, work) / events
 
 
 def pgbench(program: Path, events: int, batch: int, dsn: str) -> float:

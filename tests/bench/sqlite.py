@@ -7,7 +7,7 @@ transaction for every request. Durability is "normal" unless a row says otherwis
 
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from alkstore_trio._engines.sqlite.file import File, Session
 from alkstore_trio._rules.payload import decode, encode
 from alkstore_trio._rules.stamps import PLAIN
 
-from .harness import PAYLOAD, Samples, arguments, on_loop, turns
+from .harness import PAYLOAD, Samples, arguments, on_loop, tasks_of, turns
 
 BATCH = 100
 Durability = Literal["full", "normal"]
@@ -94,14 +94,6 @@ async def floor_batches(jobs: int) -> float:
         return (_wall() - started) / jobs
 
 
-async def _tasks(n: int, work: Callable[[], Coroutine[Any, Any, object]]) -> float:
-    started = _wall()
-    async with anyio.create_task_group() as tasks:
-        for _ in range(n):
-            tasks.start_soon(work)
-    return _wall() - started
-
-
 async def jobs_of_tasks(n: int, jobs: int, durability: Durability = "normal") -> float:
     async with _store(durability) as store:
         queue = store.queue("q")
@@ -113,7 +105,7 @@ async def jobs_of_tasks(n: int, jobs: int, durability: Durability = "normal") ->
                 assert handle is not None
                 await handle.ack()
 
-        return await _tasks(n, work) / (jobs // n * n)
+        return await tasks_of(n, work) / (jobs // n * n)
 
 
 async def each_alone(measured: Callable[[int], Awaitable[float]], units: int) -> float:
@@ -146,7 +138,7 @@ async def transactions(n: int, count: int, *, saving: bool = False) -> float:
             for _ in range(count // n):
                 await store.with_tx(effects)
 
-        return await _tasks(n, work) / (count // n * n)
+        return await tasks_of(n, work) / (count // n * n)
 
 
 async def bystander(writes: int, publishing: str) -> list[float]:

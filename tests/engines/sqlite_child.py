@@ -1,20 +1,17 @@
 """The other processes of `test_sqlite_processes`: ``python -m tests.engines.sqlite_child ROLE LOOP PATH ...``.
 
-What a child does it says in lines of JSON on its standard output, each written whole before the next step. It asserts
-nothing: its parent reads the lines and judges. It ends by itself, whatever becomes of the parent.
+Each is one of the `children`; it ends by itself, whatever becomes of the parent.
 """
 
 import itertools
-import json
 import logging
 import os
-import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -24,87 +21,21 @@ import anyio.to_thread
 from alkstore_trio import Store, open_sqlite
 from alkstore_trio._engines.sqlite import file
 from alkstore_trio._engines.sqlite.peers import Peers
+from tests.engines.children import LONGEST, effects, forks, say
 
-__all__ = ["LEASE", "TASKS", "Outcome"]
+__all__ = ["TASKS", "Outcome"]
 
-LEASE = 0.5  # seconds of a claim whose claimant may be killed, after which another child takes the job
 TASKS = 4  # of a child under load
-_LONGEST = 100  # seconds that a child lives at most
 _PADDING = "x" * 500  # so that a few jobs fill a WAL with a low limit
-
-
-def say(*words: object) -> None:
-    """Write a line that a kill a moment later does not take back."""
-    os.write(1, json.dumps(words).encode() + b"\n")
 
 
 # Killed at any instant
 
 
-def forks(loop: str, path: str) -> None:
-    """Fork a child for each name on the standard input; starting a Python for each would cost more than its work."""
-    import trio  # noqa: F401  # what is imported here no child has to import
-
-    while name := sys.stdin.readline().strip():
-        process = os.fork()
-        if not process:
-            signal.alarm(_LONGEST)
-            try:
-                anyio.run(_effects, path, name, backend=loop)
-            except BaseException:
-                traceback.print_exc()
-            os._exit(1)
-        say("pid", process)
-        say("dead", os.waitpid(process, 0)[1])
-
-
-async def _effects(path: str, name: str) -> None:
-    async with open_sqlite(path, durability="normal") as store, anyio.create_task_group() as tasks:
-        for number in range(3):  # several, so that groups are committed
-            tasks.start_soon(_effects_of_a_task, store, name, number)
-
-
-async def _effects_of_a_task(store: Store, name: str, number: int) -> None:
-    choose = random.Random(f"{name}.{number}")
-    consumer = f"task {number}"
-    for n in itertools.count():
-        unique = f"{name}.{number}.{n}"
-        verb = choose.choice([_enqueue, _claim_and_ack, _transaction, _copy if number == 0 else _enqueue])
-        await verb(store, consumer, unique)
-
-
-async def _enqueue(store: Store, consumer: str, unique: str) -> None:
-    say("about to enqueue", unique)
-    await store.queue("jobs", visibility_timeout=LEASE, max_attempts=10_000).enqueue(unique)
-    say("enqueued", unique)
-
-
-async def _claim_and_ack(store: Store, consumer: str, unique: str) -> None:
-    handle = await store.queue("jobs").claim(consumer)
-    if handle is not None:
-        say("about to ack", handle.job.payload)
-        landed = await handle.ack()
-        say("acked" if landed else "refused", handle.job.payload)
-
-
-async def _transaction(store: Store, consumer: str, unique: str) -> None:
-    """Three effects; the publish has the transaction hold the writer."""
-    say("about to commit", unique)
-    async with store.transaction() as tx:
-        offset = await tx.publish_tx("events", [unique, consumer])
-        await tx.save_offset_tx("events", consumer, offset)
-        await tx.enqueue_tx("committed", unique)
-    say("committed", unique)
-
-
-async def _copy(store: Store, consumer: str, unique: str) -> None:
-    """Work on an event exactly once: the effect and the offset in one transaction, staged to its end."""
-    for event in await store.stream("events").read_from_consumer("copier", 1):
-        say("about to copy", event.offset)
-        async with store.transaction() as tx:
-            await tx.enqueue_tx("copies", event.offset)
-            await tx.save_offset_tx("events", "copier", event.offset)
-        say("copied", event.offset)
+async def work(path: str, name: str) -> None:
+    """Do what a kill may come upon."""
+    async with open_sqlite(path, durability="normal") as store:
+        await effects(store, name, 3)  # several tasks, so that groups are committed
 
 
 # Stopped with a claim
@@ -245,9 +176,9 @@ _ROLES: dict[str, Callable[..., Awaitable[None]]] = {
 
 
 def main(role: str, loop: str, *arguments: str) -> None:
-    signal.alarm(_LONGEST)
+    signal.alarm(LONGEST)
     if role == "forks":
-        forks(loop, *arguments)
+        forks(loop, partial(work, *arguments))
     else:
         anyio.run(_ROLES[role], *arguments, backend=loop)
 

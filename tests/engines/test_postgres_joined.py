@@ -22,10 +22,10 @@ from alkstore_trio import (
     Job,
     StopToken,
     Store,
-    SyncJoinedTx,
     open_postgres,
 )
 from alkstore_trio.testing.conformance.kit import anyio_backend
+from tests.engines.joining import counts, everything, reads_its_own
 from tests.servers import Server
 
 __all__ = ["anyio_backend"]
@@ -69,62 +69,33 @@ def connection(store: Store, server: Server) -> Iterator[Connection]:
             opened.rollback()
 
 
-def _everything(joined: SyncJoinedTx) -> None:
-    joined.enqueue_tx("q", "job", priority=3)
-    joined.outbox_enqueue_tx("o", "message")
-    joined.publish_tx("s", "event")
-    joined.publish_with_key_tx("s", "key", "keyed")
-    joined.save_offset_tx("s", "consumer", 1)
-    joined.notify_tx("c")
-
-
-async def _counts(store: Store) -> list[int]:
-    return [
-        (await store.queue("q").statistics()).pending,
-        (await store.outbox("o").statistics()).pending,
-        len(await store.stream("s").read_since(0, 10)),
-        await store.stream("s").get_offset("consumer"),
-    ]
-
-
 # The end of a transaction
 
 
 async def test_effects_stand_once_the_application_commits(store: Store, connection: Connection) -> None:
     connection.execute("insert into app values ('mine')")
-    _everything(store.join(connection))
-    assert await _counts(store) == [0, 0, 0, 0]
+    everything(store.join(connection))
+    assert await counts(store) == [0, 0, 0, 0]
     connection.commit()
-    assert await _counts(store) == [1, 1, 2, 1]
+    assert await counts(store) == [1, 1, 2, 1]
     assert [event.key for event in await store.stream("s").read_since(0, 10)] == [None, "key"]
 
 
 async def test_nothing_is_left_once_it_rolls_back(store: Store, connection: Connection) -> None:
     connection.execute("insert into app values ('mine')")
-    _everything(store.join(connection))
+    everything(store.join(connection))
     connection.rollback()
-    assert await _counts(store) == [0, 0, 0, 0]
+    assert await counts(store) == [0, 0, 0, 0]
     assert await store.queues() == await store.streams() == []
 
 
 async def test_the_transaction_reads_its_own_effects(store: Store, connection: Connection) -> None:
     connection.execute("select 1")
     joined = store.join(connection)
-    job_id = joined.enqueue_tx("q", {"a": 1}, delay=60)
-    offset = joined.publish_tx("s", "event")
-    assert joined.save_offset_tx("s", "consumer", 0) is False
-    job = joined.get_job_tx("q", job_id)
-    assert isinstance(job, Job)
-    assert job.payload == {"a": 1}
+    job = reads_its_own(joined)
     assert job.run_at == job.created_at + 60
-    assert joined.get_job_tx("other", job_id) is None
-    assert [event.offset for event in joined.read_since_tx("s", 0, 5)] == [offset]
-    assert joined.read_since_tx("s", 0, 0) == []
-    assert joined.save_offset_tx("s", "consumer", offset) is True
-    assert joined.get_offset_tx("s", "consumer") == offset
-    assert joined.read_from_consumer_tx("s", "consumer", 5) == []
     connection.commit()
-    assert await store.queue("q").get_job(job_id) == job
+    assert await store.queue("q").get_job(job.id) == job
 
 
 async def test_a_savepoint_takes_back_what_came_after_it(store: Store, connection: Connection) -> None:
@@ -407,7 +378,7 @@ async def test_its_settings_are_the_applications_still(store: Store, connection:
     connection.row_factory = dict_row
     ours = "select current_setting('lock_timeout') as a, current_setting('plan_cache_mode') as b"
     before = connection.execute(ours).fetchone()
-    _everything(store.join(connection))
+    everything(store.join(connection))
     assert connection.execute(ours).fetchone() == before
     connection.commit()
     assert connection.execute(ours).fetchone() == before
@@ -509,7 +480,7 @@ async def test_it_works_in_a_thread_without_a_loop(store: Store, server: Server)
         with connected(server) as connection:
             connection.execute("select 1")
             joined = store.join(connection)
-            _everything(joined)
+            everything(joined)
             connection.commit()
             joined.wake()
 
@@ -517,7 +488,7 @@ async def test_it_works_in_a_thread_without_a_loop(store: Store, server: Server)
         await anyio.to_thread.run_sync(work)
         with anyio.fail_after(_BOUND):
             await wakes.receive()
-    assert await _counts(store) == [1, 1, 2, 1]
+    assert await counts(store) == [1, 1, 2, 1]
 
 
 async def test_two_threads_have_a_transaction_each(store: Store, server: Server) -> None:
@@ -536,7 +507,7 @@ async def test_two_threads_have_a_transaction_each(store: Store, server: Server)
     async with anyio.create_task_group() as tasks:
         for name in ("a", "b"):
             tasks.start_soon(anyio.to_thread.run_sync, work, name)
-    assert (await _counts(store))[0] == 40
+    assert (await counts(store))[0] == 40
 
 
 async def test_a_stream_that_it_holds_is_waited_for_in_bounded_time(server: Server, connection: Connection) -> None:
@@ -584,13 +555,13 @@ async def test_an_asynchronous_connection_gives_coroutines(
         assert await joined.get_offset_tx("s", "consumer") == 1
         assert [event.key for event in await joined.read_since_tx("s", 0, 10)] == [None, "key"]
         assert [event.offset for event in await joined.read_from_consumer_tx("s", "consumer", 10)] == [2]
-        assert await _counts(store) == [0, 0, 0, 0]
+        assert await counts(store) == [0, 0, 0, 0]
         with pytest.raises(anyio.WouldBlock):
             wakes.receive_nowait()
         await asynchronous.commit()
         with anyio.fail_after(_BOUND):
             await wakes.receive()
-    assert await _counts(store) == [1, 1, 2, 1]
+    assert await counts(store) == [1, 1, 2, 1]
     with pytest.raises(RuntimeError, match="begin"):
         await joined.enqueue_tx("q", 1)
 

@@ -35,9 +35,8 @@ from alkstore_trio import (
 )
 from alkstore_trio._engines.postgres import connection, engine, lanes, tx, wakes
 from alkstore_trio._engines.postgres.connection import AsyncAnyioConnection
-from alkstore_trio._engines.postgres.engine import PostgresEngine
 from alkstore_trio._waiting import bell_on
-from tests.engines.postgres_child import Place, until
+from tests.engines.places import Place, engine_of, until
 from tests.proxy import Proxy, proxy
 from tests.servers import Server
 
@@ -95,11 +94,6 @@ def stopped(server: Server, mode: Literal["fast", "immediate"]) -> Iterator[None
         yield
     finally:
         server.start()
-
-
-def engine_of(store: Store) -> PostgresEngine:
-    assert isinstance(store._engine, PostgresEngine)
-    return store._engine
 
 
 def under_way(store: Store) -> bool:

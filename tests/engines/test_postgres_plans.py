@@ -21,6 +21,7 @@ from psycopg.rows import tuple_row
 
 from alkstore_trio import JobState, open_postgres
 from alkstore_trio import _ops as ops
+from alkstore_trio._engines import reads
 from alkstore_trio._engines import statements as common
 from alkstore_trio._engines.postgres import sqlops
 from alkstore_trio._engines.postgres import statements as own
@@ -42,7 +43,11 @@ STATEMENTS = {
     name: text
     for name, text in vars(own).items()
     if isinstance(text, str) and text.startswith("\n") and not name.startswith("_")
-} | {name: getattr(common, name) for name in re.findall(r"common\.([A-Z_]+)", inspect.getsource(sqlops))}
+} | {
+    name: getattr(common, name)
+    for module, used in ((sqlops, r"common\.([A-Z_]+)"), (reads, r"sql\.([A-Z_]+)"))
+    for name in re.findall(used, inspect.getsource(module))
+}
 
 
 @pytest.fixture(scope="module")

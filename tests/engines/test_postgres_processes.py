@@ -4,18 +4,14 @@ The other processes are `postgres_child`; none outlives its test. Times here are
 failure, and is never what a test is about.
 """
 
-import json
-import os
 import random
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import count
-from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import anyio
@@ -23,11 +19,12 @@ import anyio.to_thread
 import attrs
 import pytest
 
-from alkstore_trio import Job, LockHandle, Store
-from tests.engines.postgres_child import Place, until
+from alkstore_trio import LockHandle, Store
+from tests.engines import children
+from tests.engines.children import Child
+from tests.engines.places import Place, until
 from tests.servers import Server
 
-_ROOT = Path(__file__).parents[2]
 _KILLS = 20  # on each loop
 _LEASE = 1.0  # seconds of a claim whose claimant is stopped
 _ASTRAY = 7_200  # seconds
@@ -50,61 +47,9 @@ def place(server: Server) -> Place:
     return Place(server.dsn, f"processes_{next(_numbers)}")
 
 
-# Children
-
-
-@attrs.frozen
-class Child:
-    """Another process."""
-
-    process: Popen[str]
-
-    def tell(self, line: str) -> None:
-        """Write a line to it."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def heard(self) -> list[Any]:
-        """What it says next."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the child has ended; see what it wrote on its standard error"
-        words: list[Any] = json.loads(line)
-        return words
-
-    async def hears(self) -> list[Any]:
-        """The same, without keeping the loop from others."""
-        with anyio.fail_after(_BOUND):
-            return await anyio.to_thread.run_sync(self.heard, abandon_on_cancel=True)
-
-    def stop(self) -> None:
-        """Have it do nothing until it is told to continue."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-    def kill(self) -> None:
-        """End it without a word."""
-        self.process.send_signal(signal.SIGKILL)
-
-
-@contextmanager
-def child(role: str, loop: str, place: Place, *arguments: object) -> Iterator[Child]:
-    """A child, which is dead after the block, and all that it has forked with it."""
-    command = [sys.executable, "-m", "tests.engines.postgres_child", role, loop, place.dsn, place.schema]
-    command += map(str, arguments)
-    with Popen(command, cwd=_ROOT, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:
-        try:
-            yield Child(process)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for before, so the number is still its own
-
-
-async def all_jobs(store: Store, queue: str) -> list[Job]:
-    jobs: list[Job] = []
-    while page := await store.queue(queue).jobs(limit=1_000, after=jobs[-1].id if jobs else 0):
-        jobs.extend(page)
-    return jobs
+def child(role: str, loop: str, place: Place, *arguments: object) -> AbstractContextManager[Child]:
+    """A child that works in a place."""
+    return children.child("tests.engines.postgres_child", role, loop, place.dsn, place.schema, *arguments)
 
 
 # Killed
@@ -117,67 +62,19 @@ def test_what_has_returned_survives_a_kill_and_nothing_is_half_there(place: Plac
     with child("forks", loop, place) as forks:
         for n in range(_KILLS):
             forks.tell(f"{n}")
-            said += _killed(forks, chance.uniform(0.005, 0.3))
+            said += children.killed(forks, chance.uniform(0.005, 0.3), since="ready")
     anyio.run(_reconcile, place, said, backend=loop)
 
 
-def _killed(forks: Child, seconds: float) -> list[tuple[str, Any]]:
-    """What a child said until it was killed, so many seconds after its store was open."""
-    said: list[tuple[str, Any]] = []
-
-    def listen_for(end: str) -> Any:
-        while True:
-            verb, subject = forks.heard()
-            if verb == end:
-                return subject
-            said.append((verb, subject))
-
-    process = listen_for("pid")
-    listen_for("ready")
-    time.sleep(seconds)
-    os.kill(process, signal.SIGKILL)  # a zombie at worst: only then does its parent wait for it, and say so
-    assert listen_for("dead") == signal.SIGKILL
-    return said
-
-
 async def _reconcile(place: Place, said: list[tuple[str, Any]]) -> None:
+    done = {verb: len(subjects) for verb, subjects in children.by_verb(said).items()}
+    assert done["enqueued"] > _KILLS
+    assert done["acked"] > _KILLS
+    assert done["committed"] > _KILLS
+    assert done["copied"] > _KILLS // 2
     await until(lambda: not place.sessions())  # one that a kill met in the middle of a statement brings it to an end
     async with place.open() as store:
-        left = Counter(job.payload for job in await all_jobs(store, "jobs"))
-        committed = Counter(job.payload for job in await all_jobs(store, "committed"))
-        copies = [job.payload for job in await all_jobs(store, "copies")]
-        events = await store.stream("events").read_since(0, 1_000_000)
-        saved = (await store.stream("events").statistics()).consumers
-
-    by_verb: dict[str, list[Any]] = {}
-    for verb, subject in said:
-        by_verb.setdefault(verb, []).append(subject)
-    enqueued, acked = set(by_verb["enqueued"]), Counter(by_verb["acked"])
-    assert len(by_verb["enqueued"]) > _KILLS
-    assert len(by_verb["acked"]) > _KILLS
-    assert len(by_verb["committed"]) > _KILLS
-    assert len(by_verb["copied"]) > _KILLS // 2
-
-    # Jobs: each that was promised is there, or was acked, once; whether an ack that did not return landed is open.
-    perhaps_acked = set(by_verb["about to ack"])
-    assert max(left.values(), default=0) <= 1
-    assert left.keys() <= set(by_verb["about to enqueue"])
-    assert max(acked.values()) == 1
-    assert left.keys().isdisjoint(acked)
-    assert enqueued - left.keys() <= perhaps_acked
-    assert perhaps_acked <= set(by_verb["about to enqueue"])
-
-    # Transactions: all three or none, and what returned is there.
-    published = Counter(event.payload[0] for event in events)
-    assert committed == published
-    assert max(committed.values()) == 1
-    assert set(by_verb["committed"]) <= committed.keys() <= set(by_verb["about to commit"])
-    last_of = {consumer: event.offset for event in events for consumer in [event.payload[1]]}
-    assert {consumer: offset for consumer, offset in saved.items() if consumer != "copier"} == last_of
-
-    # What was copied is what the saved offset says, each once and in order.
-    assert copies == [event.offset for event in events if event.offset <= saved["copier"]]
-    assert set(by_verb["copied"]) <= set(copies) <= set(by_verb["about to copy"])
+        await children.left_behind(store, said)
 
 
 # Stopped

@@ -1,9 +1,5 @@
 """What a reading of the engine has found: ends in the middle of something, and what callers leave behind."""
 
-import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from itertools import count
 from typing import Any
 
 import anyio
@@ -11,43 +7,13 @@ import psycopg
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import DatabaseError, Store, open_postgres
+from alkstore_trio import DatabaseError, Store
 from alkstore_trio._engines.postgres import cursors, lanes
-from alkstore_trio._engines.postgres.engine import PostgresEngine
+from tests.engines.places import Opening, engine_of
 
 pytestmark = pytest.mark.anyio
 
 _BOUND = 30.0  # seconds after which a test hangs
-_numbers = count(1)
-
-Opening = Callable[..., Any]
-
-
-@pytest.fixture
-def schema(dsn: str) -> Iterator[str]:
-    """A schema of a test's own."""
-    name = f"reading_{os.getpid()}_{next(_numbers)}"
-    yield name
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(f"drop schema if exists {name} cascade")
-
-
-@pytest.fixture
-def opened(dsn: str, schema: str) -> Opening:
-    """Opens a store in it."""
-
-    @asynccontextmanager
-    async def opened(**options: Any) -> AsyncIterator[Store]:
-        async with open_postgres(dsn, schema=schema, **options) as store:
-            yield store
-
-    return opened
-
-
-def _engine(store: Store) -> PostgresEngine:
-    engine = store._engine
-    assert isinstance(engine, PostgresEngine)
-    return engine
 
 
 async def _waiting_for(dsn: str, sessions: int) -> None:
@@ -96,7 +62,7 @@ async def test_one_who_gives_up_does_not_fail_those_who_travel_with_him(
     async with opened(lock_timeout=_BOUND) as store:
         stream = store.stream("s")
         await stream.publish("first")
-        lane = _engine(store)._named
+        lane = engine_of(store)._named
 
         async def publish() -> None:
             published.append(await stream.publish("x"))
@@ -131,7 +97,7 @@ async def test_the_last_of_an_old_lane_leaves_a_new_one_alone(opened: Opening) -
         async def publish() -> None:
             for _ in range(30):
                 await store.stream("s").publish("x")
-                engine = _engine(store)
+                engine = engine_of(store)
                 lane = engine._named.get(("stream", "s"))
                 lanes_of_the_stream.add(lane)
                 busy = [one for one in lanes_of_the_stream if one is not None and not one.idle]
@@ -140,7 +106,7 @@ async def test_the_last_of_an_old_lane_leaves_a_new_one_alone(opened: Opening) -
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(publish)
-        assert _engine(store)._named == {}
+        assert engine_of(store)._named == {}
 
 
 async def test_what_a_caller_sets_ends_with_his_transaction(opened: Opening) -> None:
@@ -205,7 +171,7 @@ async def test_a_claim_under_way_when_its_queue_is_woken_leaves_no_cursor(
     async with opened() as store:
         queue = store.queue("q")
         await queue.enqueue_many(range(3))
-        engine = _engine(store)
+        engine = engine_of(store)
         with engine._cursors.claiming("q") as claim:
             await queue.enqueue("urgent", priority=1)
             claim.claimed(1, [], 1.0)

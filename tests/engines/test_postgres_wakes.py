@@ -6,9 +6,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from itertools import count
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,47 +18,17 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from alkstore_trio import DatabaseError, Job, StopToken, Store, Wake, open_postgres
+from alkstore_trio import DatabaseError, Job, StopToken, Wake
 from alkstore_trio._engines.postgres import cursors, sqlops, upkeep, wakes
 from alkstore_trio._engines.postgres import engine as module
-from alkstore_trio._engines.postgres.engine import PostgresEngine
 from alkstore_trio._engines.postgres.server import Server
 from alkstore_trio._rules.names import RECONNECTED
 from alkstore_trio.testing import ManualClock
+from tests.engines.places import Opening, engine_of
 
 pytestmark = pytest.mark.anyio
 
 _BOUND = 30.0  # seconds after which a test hangs
-_numbers = count(1)
-
-Opening = Callable[..., Any]
-
-
-@pytest.fixture
-def schema(dsn: str) -> Iterator[str]:
-    """A schema of a test's own."""
-    name = f"wakes {os.getpid()} {next(_numbers)}"
-    yield name
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(f'drop schema if exists "{name}" cascade')
-
-
-@pytest.fixture
-def opened(dsn: str, schema: str) -> Opening:
-    """Opens a store in it."""
-
-    @asynccontextmanager
-    async def opened(where: str = dsn, **options: Any) -> AsyncIterator[Store]:
-        async with open_postgres(where, schema=schema, **options) as store:
-            yield store
-
-    return opened
-
-
-def _engine(store: Store) -> PostgresEngine:
-    engine = store._engine
-    assert isinstance(engine, PostgresEngine)
-    return engine
 
 
 async def _received(receiver: Any) -> Any:
@@ -157,7 +126,7 @@ async def test_where_nobody_listens_everybody_looks_now_and_then(
             assert (await _received(events)).payload == "x"
         with psycopg.connect(dsn) as connection:
             [listening] = connection.execute(
-                "select count(*) from pg_stat_activity where query = %s", [f'listen "{_engine(store).channel}"']
+                "select count(*) from pg_stat_activity where query = %s", [f'listen "{engine_of(store).channel}"']
             ).fetchall()
         assert listening == (1,)  # the other's
 
@@ -318,7 +287,7 @@ async def test_a_row_before_the_cursor_is_found_once_anybody_tells_of_it(opened:
                 async with store.listen("told") as told:
                     await one.queue("q").enqueue("first", priority=1)
                     if one is other:
-                        while "q" in _engine(store)._cursors._cursors:
+                        while "q" in engine_of(store)._cursors._cursors:
                             await anyio.lowlevel.checkpoint()
                     await one.notify("told")
                     await told.receive()
@@ -346,7 +315,7 @@ async def test_a_quick_claim_leaves_no_cursor(opened: Opening, monkeypatch: pyte
     async with opened() as store:
         await store.queue("q").enqueue_many(range(2))
         assert await store.queue("q").claim("w")
-        assert _engine(store)._cursors._cursors == {}
+        assert engine_of(store)._cursors._cursors == {}
 
 
 # Upkeep

@@ -17,10 +17,10 @@ from alkstore_trio import (
     Job,
     StopToken,
     Store,
-    SyncJoinedTx,
     open_memory,
     open_sqlite,
 )
+from tests.engines.joining import counts, everything, reads_its_own
 
 pytestmark = pytest.mark.anyio
 
@@ -40,59 +40,29 @@ def connection(store: Store, path: str) -> Iterator[sqlite3.Connection]:
         yield opened
 
 
-def _everything(joined: SyncJoinedTx) -> None:
-    joined.enqueue_tx("q", "job", priority=3)
-    joined.outbox_enqueue_tx("o", "message")
-    joined.publish_tx("s", "event")
-    joined.publish_with_key_tx("s", "key", "keyed")
-    joined.save_offset_tx("s", "consumer", 1)
-    joined.notify_tx("c")
-
-
-async def _counts(store: Store) -> list[int]:
-    return [
-        (await store.queue("q").statistics()).pending,
-        (await store.outbox("o").statistics()).pending,
-        len(await store.stream("s").read_since(0, 10)),
-        await store.stream("s").get_offset("consumer"),
-    ]
-
-
 async def test_effects_stand_once_the_application_commits(store: Store, connection: sqlite3.Connection) -> None:
     connection.execute("begin immediate")
     connection.execute("insert into app values ('mine')")
     joined = store.join(connection)
-    _everything(joined)
-    assert await _counts(store) == [0, 0, 0, 0]
+    everything(joined)
+    assert await counts(store) == [0, 0, 0, 0]
     connection.execute("commit")
-    assert await _counts(store) == [1, 1, 2, 1]
+    assert await counts(store) == [1, 1, 2, 1]
     assert [event.key for event in await store.stream("s").read_since(0, 10)] == [None, "key"]
 
 
 async def test_nothing_is_left_once_it_rolls_back(store: Store, connection: sqlite3.Connection) -> None:
     connection.execute("begin immediate")
-    _everything(store.join(connection))
+    everything(store.join(connection))
     connection.execute("rollback")
-    assert await _counts(store) == [0, 0, 0, 0]
+    assert await counts(store) == [0, 0, 0, 0]
     assert await store.queues() == await store.streams() == []
 
 
 async def test_the_transaction_reads_its_own_effects(store: Store, connection: sqlite3.Connection) -> None:
     connection.execute("begin immediate")
     joined = store.join(connection)
-    job_id = joined.enqueue_tx("q", {"a": 1}, delay=60)
-    offset = joined.publish_tx("s", "event")
-    assert joined.save_offset_tx("s", "consumer", 0) is False
-    job = joined.get_job_tx("q", job_id)
-    assert isinstance(job, Job)
-    assert job.payload == {"a": 1}
-    assert job.run_at == pytest.approx(job.created_at + 60)
-    assert joined.get_job_tx("other", job_id) is None
-    assert [event.offset for event in joined.read_since_tx("s", 0, 5)] == [offset]
-    assert joined.read_since_tx("s", 0, 0) == []
-    assert joined.save_offset_tx("s", "consumer", offset) is True
-    assert joined.get_offset_tx("s", "consumer") == offset
-    assert joined.read_from_consumer_tx("s", "consumer", 5) == []
+    reads_its_own(joined)
     connection.execute("commit")
 
 
@@ -263,7 +233,7 @@ async def test_it_works_in_a_thread_without_a_loop(store: Store, path: str) -> N
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("begin immediate")
             joined = store.join(connection)
-            _everything(joined)
+            everything(joined)
             connection.execute("commit")
             joined.wake()
 
@@ -271,7 +241,7 @@ async def test_it_works_in_a_thread_without_a_loop(store: Store, path: str) -> N
         await anyio.to_thread.run_sync(work)
         with anyio.fail_after(_BOUND):
             await wakes.receive()
-    assert await _counts(store) == [1, 1, 2, 1]
+    assert await counts(store) == [1, 1, 2, 1]
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])

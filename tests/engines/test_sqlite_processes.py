@@ -5,31 +5,29 @@ where a latency is the point its median over some tries is judged.
 """
 
 import errno
-import json
 import os
 import random
 import signal
 import sqlite3
 import statistics
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import attrs
 import pytest
 
 from alkstore_trio import Job, Store, open_sqlite
 from alkstore_trio._engines.sqlite import file
+from tests.engines import children
+from tests.engines.children import Child, all_jobs
 from tests.engines.sqlite_child import TASKS, Outcome
 
-_ROOT = Path(__file__).parents[2]
 _KILLS = 60  # on each loop; more where the machine was too busy for the killed to have done enough
 _MOST_KILLS = 5 * _KILLS
 _ENOUGH = {"enqueued": _KILLS, "acked": _KILLS, "committed": _KILLS, "copied": _KILLS // 2}
@@ -42,49 +40,7 @@ _UNHINTED = 1.5  # seconds in which that poll has done so
 _BEHIND = 5_400  # seconds that a waker's clock is late, so that what it schedules by the hour is due at once
 
 
-# Children
-
-
-@attrs.frozen
-class Child:
-    """Another process."""
-
-    process: Popen[str]
-
-    def tell(self, line: str) -> None:
-        """Write a line to it."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def heard(self) -> list[Any]:
-        """What it says next."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the child has ended; see what it wrote on its standard error"
-        words: list[Any] = json.loads(line)
-        return words
-
-    def ended(self) -> None:
-        """Wait until it has ended, having said no more."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.read() == ""
-
-    def stop(self) -> None:
-        """Have it do nothing until it is told to continue."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-
-@contextmanager
-def child(role: str, loop: str, *arguments: object) -> Iterator[Child]:
-    """A child, which is dead after the block, and all that it has forked with it."""
-    command = [sys.executable, "-m", "tests.engines.sqlite_child", role, loop, *map(str, arguments)]
-    with Popen(command, cwd=_ROOT, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:
-        try:
-            yield Child(process)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for before, so the number is still its own
+child = partial(children.child, "tests.engines.sqlite_child")
 
 
 def is_there(path: str) -> bool:
@@ -107,13 +63,6 @@ def integrity(path: str) -> str:
         return str(answer)
 
 
-async def all_jobs(store: Store, queue: str) -> list[Job]:
-    jobs: list[Job] = []
-    while page := await store.queue(queue).jobs(limit=1_000, after=jobs[-1].id if jobs else 0):
-        jobs.extend(page)
-    return jobs
-
-
 # Killed
 
 
@@ -126,28 +75,10 @@ def test_what_has_returned_survives_a_kill_and_nothing_is_half_there(path: str, 
             if n >= _KILLS and _enough(said):
                 break
             forks.tell(f"{n}")
-            said += _killed(forks, chance.uniform(0.005, 0.15))
+            said += children.killed(forks, chance.uniform(0.005, 0.15))
     assert integrity(path) == "ok"
     anyio.run(_reconcile, path, said, backend=loop)
     assert all(name.startswith(".") for name in fifos(path))  # those that were killed while they made theirs
-
-
-def _killed(forks: Child, seconds: float) -> list[tuple[str, Any]]:
-    """What a child said until it was killed, so many seconds after it was there."""
-    said: list[tuple[str, Any]] = []
-
-    def listen_for(end: str) -> Any:
-        while True:
-            verb, subject = forks.heard()
-            if verb == end:
-                return subject
-            said.append((verb, subject))
-
-    process = listen_for("pid")
-    time.sleep(seconds)
-    os.kill(process, signal.SIGKILL)  # a zombie at worst: only then does its parent wait for it, and say so
-    assert listen_for("dead") == signal.SIGKILL
-    return said
 
 
 def _enough(said: list[tuple[str, Any]]) -> bool:
@@ -156,40 +87,10 @@ def _enough(said: list[tuple[str, Any]]) -> bool:
 
 
 async def _reconcile(path: str, said: list[tuple[str, Any]]) -> None:
+    assert _enough(said)
     async with open_sqlite(path, durability="normal") as store:
         await store.notify("channel")  # a commit that wakes somebody
-        left = Counter(job.payload for job in await all_jobs(store, "jobs"))
-        committed = Counter(job.payload for job in await all_jobs(store, "committed"))
-        copies = [job.payload for job in await all_jobs(store, "copies")]
-        events = await store.stream("events").read_since(0, 1_000_000)
-        saved = (await store.stream("events").statistics()).consumers
-
-    by_verb: dict[str, list[Any]] = {}
-    for verb, subject in said:
-        by_verb.setdefault(verb, []).append(subject)
-    enqueued, acked = set(by_verb["enqueued"]), Counter(by_verb["acked"])
-    assert _enough(said)
-
-    # Jobs: each that was promised is there, or was acked, once; whether an ack that did not return landed is open.
-    perhaps_acked = set(by_verb["about to ack"])
-    assert max(left.values(), default=0) <= 1
-    assert left.keys() <= set(by_verb["about to enqueue"])
-    assert max(acked.values()) == 1
-    assert left.keys().isdisjoint(acked)
-    assert enqueued - left.keys() <= perhaps_acked
-    assert perhaps_acked <= set(by_verb["about to enqueue"])
-
-    # Transactions: all three or none, and what returned is there.
-    published = Counter(event.payload[0] for event in events)
-    assert committed == published
-    assert max(committed.values()) == 1
-    assert set(by_verb["committed"]) <= committed.keys() <= set(by_verb["about to commit"])
-    last_of = {consumer: event.offset for event in events for consumer in [event.payload[1]]}
-    assert {consumer: offset for consumer, offset in saved.items() if consumer != "copier"} == last_of
-
-    # What was copied is what the saved offset says, each once and in order.
-    assert copies == [event.offset for event in events if event.offset <= saved["copier"]]
-    assert set(by_verb["copied"]) <= set(copies) <= set(by_verb["about to copy"])
+        await children.left_behind(store, said)
 
 
 # Stopped

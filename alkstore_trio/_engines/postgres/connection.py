@@ -16,14 +16,14 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
-from ..._loop import came_barely, cancel_later, unbroken
+from ..._loop import Socket, came_barely, cancel_later, unbroken
 from .failures import NotConnected, check_driver, parsed
 
 import psycopg  # isort: skip  # `failures` says what to do where it is missing
 from psycopg import generators, pq  # isort: skip
 from psycopg.conninfo import make_conninfo  # isort: skip
 
-from .sockets import READ, Socket, either, ready_now  # isort: skip
+from .sockets import READ, either, ready_now  # isort: skip
 from .wire import Plan  # isort: skip
 
 check_driver()
@@ -79,7 +79,7 @@ def _answered(pgconn: pq.abc.PGconn) -> Generator[int, int, pq.abc.PGresult]:
 class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """A connection whose waiting is the running loop's, trio's or asyncio's; always auto-committing.
 
-    `run` and `execute_count` are for statements of the library's, `execute_own` for the application's.
+    `run` is for statements of the library's, `execute_own` for the application's.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn, *args: Any) -> None:
@@ -129,12 +129,6 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         async with self.lock:
             plan, result = await self._answer(sql, params)
             return plan.rows(result) if result.status == _TUPLES_OK else []
-
-    async def execute_count(self, sql: str, params: Sequence[Any] = ()) -> int:
-        """Likewise, but how many rows it touched."""
-        async with self.lock:
-            _, result = await self._answer(sql, params)
-            return result.command_tuples or 0
 
     async def execute_own(self, sql: Any, params: Any = None) -> list[tuple[Any, ...]]:
         """The rows of a statement of the application's, in psycopg's ways."""
@@ -249,7 +243,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     async def _called_off(self, gen: Any, wanted: int) -> list[Any]:
         """Drive the generator to its end, cancelling what it is at; its result, if it has one."""
         try:
-            with anyio.move_on_after(_CANCEL_BOUND, shield=True):
+            with anyio.move_on_after(_CANCEL_BOUND):
                 while wanted != READ:  # a cancel before the server has the whole statement comes to nothing
                     wanted = gen.send(await self._ready(wanted))
                 with anyio.move_on_after(_GRACE):  # most are answered sooner than they could be cancelled
@@ -372,7 +366,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self.abort()
 
     async def _cancel_in_time(self) -> None:
-        with anyio.move_on_after(_CANCEL_BOUND, shield=True):
+        with anyio.move_on_after(_CANCEL_BOUND):
             await self._cancel_statement()
 
     def abort(self) -> None:

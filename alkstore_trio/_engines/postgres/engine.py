@@ -1,13 +1,13 @@
 """The engine: what a store asks of a server, over a pool of connections of its own.
 
-A verb outside a transaction is one statement that commits by itself. Enqueues, acks and publishes that wait together
-travel together; nothing else waits for anything but a connection. It keeps no state that a statement's answer depends
-on: the server's rows and the server's clock decide.
+A verb outside a transaction is one statement that commits by itself. Enqueues, claims, acks and publishes that wait
+together travel together; nothing else waits for anything but a connection. It keeps no state that a statement's answer
+depends on: the server's rows and the server's clock decide.
 """
 
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ import psycopg
 from ... import _ops as ops
 from ..._engine import JoinedUnit, Traits
 from ..._errors import Closed, CommitUnknown, DatabaseError
-from ..._loop import Turns, call_soon_threadsafe, came_barely, cancel_later, unbroken
+from ..._loop import Turns, call_soon_threadsafe, came_barely, cancel_later, event_class, unbroken
 from ..._ops import Op
 from ..._rules.bounds import reading
 from ..._rules.queue import JobRow
@@ -39,6 +39,8 @@ from .wakes import Ears, Voice, new_mark, server_channel
 __all__ = ["PostgresEngine"]
 
 A = TypeVar("A")
+
+Send = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 
 _PREFETCH = 64  # jobs that a worker has one statement claim ahead
 _LAST_STATEMENTS = 5.0  # seconds that closing waits for what has been sent
@@ -90,8 +92,11 @@ class PostgresEngine:
         self._upkeep = Upkeep(server, self.clock, self._start_soon)
         self._cursors = Cursors(self.hub)
         self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
-        self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(sqlops.enqueue, lambda op: len(op.bodies))
-        self._acks: Lane[ops.Ack, int] = self._lane(sqlops.ack, lambda op: len(op.claims))
+        self._event = event_class()
+        self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(
+            self._sending(sqlops.enqueue), lambda op: len(op.bodies)
+        )
+        self._acks: Lane[ops.Ack, int] = self._lane(self._sending(sqlops.ack), lambda op: len(op.claims))
         self._named: dict[Key, Lane[Any, Any]] = {}  # of publishes to a stream, and of claims of a queue
         self._start: Callable[[Callable[[], Awaitable[object]]], object] | None = None
         self._tasks: dict[anyio.CancelScope, anyio.Event] = {}
@@ -208,34 +213,29 @@ class PostgresEngine:
         else:
             steps = sqlops.HANDLERS[op.__class__](op, self.clock())
             answer = await self._committed(steps, key_of(op), reads=isinstance(op, ops.Read))
-            self._answered(op, answer)
+            self._answered((op,), (answer,))
         return answer  # type: ignore[no-any-return]
 
-    def _answered(self, op: Op[A], answer: A) -> None:
-        """An op stands: wake whom it concerns."""
-        self.woken(op.wakes(answer))
-        self._upkeep.stirred(op, answer)
-
-    def _lane_of_publishes(self, key: Key) -> Lane[Any, Any]:
-        return self._lane(sqlops.publish, lambda op: len(op.bodies), key)
-
-    def _lane_of_claims(self) -> Lane[Any, Any]:
-        return Lane(self._claimed, lambda op: op.n, self._all_answered, self._start_soon)
-
-    def _all_answered(self, together: Sequence[Op[Any]], answers: Sequence[Any]) -> None:
+    def _answered(self, together: Sequence[Op[Any]], answers: Sequence[Any]) -> None:
+        """Ops of one commit stand: wake whom they concern."""
         woken: dict[str, None] = {}
         for op, answer in zip(together, answers, strict=True):
             woken.update(dict.fromkeys(op.wakes(answer)))
             self._upkeep.stirred(op, answer)
-        self.woken(woken)
+        if woken:
+            self.hub.fire(woken)
+            self.voice.tell(woken)
 
     async def _in_lane(self, op: ops.Publish | ops.Claim) -> Any:
         """Do an op with whoever asks the same of the same stream or queue; one that is held must not hold others."""
         key = ("queue", op.queue) if isinstance(op, ops.Claim) else ("stream", op.stream)
         lane = self._named.get(key)
         if lane is None:
-            make = self._lane_of_claims if isinstance(op, ops.Claim) else partial(self._lane_of_publishes, key)
-            lane = self._named[key] = make()
+            lane = self._named[key] = (
+                self._lane(self._claimed, lambda op: op.n)
+                if isinstance(op, ops.Claim)
+                else self._lane(self._sending(sqlops.publish, key), lambda op: len(op.bodies))
+            )
         try:
             return await lane.do(op)
         finally:
@@ -252,15 +252,14 @@ class PostgresEngine:
         return [self._enqueues, self._acks, *self._named.values()]
 
     def _lane(
-        self,
-        steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]],
-        size: Callable[[Any], int],
-        key: Key | None = None,
+        self, send: Callable[[Sequence[Any]], Awaitable[list[Any]]], size: Callable[[Any], int]
     ) -> Lane[Any, Any]:
-        def send(together: Sequence[Any]) -> Awaitable[list[Any]]:
-            return self._committed(steps(together, self.clock()), key)
+        return Lane(send, size, self._answered, self._start_soon, self._event)
 
-        return Lane(send, size, self._all_answered, self._start_soon)
+    def _sending(
+        self, steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]], key: Key | None = None
+    ) -> Send:
+        return lambda together: self._committed(steps(together, self.clock()), key)
 
     async def _committed(self, steps: Steps[A], key: Key | None = None, *, reads: bool = False) -> A:
         """What some steps come to, each committed by itself; ``key`` is what they may have to wait for."""
@@ -334,12 +333,6 @@ class PostgresEngine:
         return JoinedPostgres(self, connection)
 
     # Wakes
-
-    def woken(self, channels: Iterable[str]) -> None:
-        """A commit of this store's has woken channels."""
-        if channels:
-            self.hub.fire(channels)
-            self.voice.tell(channels)
 
     def notifying(self, op: ops.Notify) -> Steps[None]:
         """A user's notify, which is part of its transaction."""

@@ -22,7 +22,7 @@ __all__ = ["NotConnected", "check_driver", "failure", "parsed", "redacted"]
 
 _OLDEST = (3, 2)  # the first with `cancel_conn`, and with connection attempts to be had apart
 _RELIED_ON = (
-    (psycopg, ("AsyncConnection", "AsyncCursor", "Notify", "errors")),
+    (psycopg, ("AsyncConnection", "AsyncCursor", "AsyncRawCursor", "Notify", "RawCursor", "errors")),
     (psycopg.AsyncConnection, ("add_notify_handler", "wait")),
     (adapt, ("AdaptersMap", "Transformer")),
     (array, ("register_all_arrays",)),
@@ -33,22 +33,28 @@ _RELIED_ON = (
     (
         pq.PGconn,
         (
+            "backend_pid",
+            "cancel_conn",
             "connect_poll",
             "connect_start",
             "consume_input",
             "finish",
-            "get_cancel",
+            "flush",
+            "nonblocking",
             "notifies",
             "pipeline_status",
             "send_describe_prepared",
             "send_prepare",
+            "send_query",
             "send_query_params",
             "send_query_prepared",
+            "server_version",
             "socket",
+            "status",
             "transaction_status",
         ),
     ),
-    (pq.PGresult, ("command_tuples", "nparams", "ntuples", "param_type", "status")),
+    (pq.PGresult, ("nparams", "ntuples", "param_type", "status")),
 )
 
 _WRONG_LOGIN = "does not let this user in: check the conninfo's user and password, and the server's pg_hba.conf"

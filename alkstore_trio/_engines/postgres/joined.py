@@ -5,7 +5,6 @@ synchronous one they never suspend. Their wakes travel in the transaction, since
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -13,6 +12,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from ... import _ops as ops
+from ..._loop import at_once
 from ..._ops import Op
 from . import sqlops
 from .sqlops import Steps
@@ -98,8 +98,7 @@ class JoinedPostgres:
         self._known = False  # whether it is a connection to the store's tables
         self.awaits: bool = isinstance(connection, psycopg.AsyncConnection)
         if not self.awaits:
-            with suppress(StopIteration):
-                self._make_known().send(None)
+            at_once(self._make_known())
 
     @property
     def engine(self) -> "PostgresEngine":

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from ..._errors import Closed, CommitUnknown, DatabaseError
-from ..._loop import Event, event_class, insist
+from ..._loop import Event, insist
 
 __all__ = ["Lane"]
 
@@ -60,15 +60,16 @@ class Lane(Generic[Q, A]):
         size: Callable[[Q], int],
         answered: Callable[[Sequence[Q], Sequence[A]], object],
         start_soon: Callable[[Callable[[], Awaitable[None]]], object],
+        event: Callable[[], Event],
     ) -> None:
         self._send_all = send
         self._size = size
         self._answered = answered  # called before whoever waits for the answer goes on
         self._start_soon = start_soon  # a task of the store's
         self._waiting: deque[_Call[Q, A]] = deque()
-        self._event = event_class()
+        self._event = event  # the loop's own
         self._busy = False
-        self._patience = anyio.CancelScope()  # with what is under way
+        self._patience: anyio.CancelScope  # with what is under way together
         self._emptied: Event | None = None
 
     @property

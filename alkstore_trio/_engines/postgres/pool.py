@@ -40,10 +40,6 @@ class Pooled(Protocol):
         """Close it at once."""
         ...
 
-    async def close(self) -> None:
-        """Close it, in bounded time."""
-        ...
-
 
 C = TypeVar("C", bound=Pooled)
 

@@ -116,13 +116,14 @@ class Server:
 
     async def prepare(self, connection: AsyncAnyioConnection) -> str:
         """Refuse a server that cannot serve; bring the schema to today's version. Its identity."""
-        version = connection.pgconn.server_version
-        if version < _OLDEST:
+        release = connection.pgconn.server_version
+        if release < _OLDEST:
             raise DatabaseError(
-                f"{self.where!r} runs Postgres {version // 10_000}; a store needs {_OLDEST // 10_000} or later"
+                f"{self.where!r} runs Postgres {release // 10_000}; a store needs {_OLDEST // 10_000} or later"
             )
         try:
-            if await self._version(connection) != VERSION:
+            _, version = await self._found(connection)
+            if version != VERSION:
                 await self._upgrade(connection)
             return await self.run(connection, sqlops.identity())
         except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as error:
@@ -132,15 +133,16 @@ class Server:
         except psycopg.Error as error:
             raise self.told(error) from error
 
-    async def _version(self, connection: AsyncAnyioConnection) -> int:
+    async def _found(self, connection: AsyncAnyioConnection) -> tuple[bool, int]:
+        """Whether the schema is there, and in which version the store's tables are in it; 0: in none."""
         table = self.placed("$schema")
-        [(standby, _, is_there)] = await connection.execute_own(_STATE, (self.schema,))
+        [(standby, has_schema, is_there)] = await connection.execute_own(_STATE, (self.schema,))
         if standby:
             raise DatabaseError(
                 f"{self.where!r} is a read-only standby: name the primary, or add target_session_attrs=read-write"
             )
         if not is_there:
-            return 0
+            return has_schema, 0
         rows = []
         if await connection.execute_own(_IS_OURS, (table,)) == [(True,)]:
             rows = await connection.execute_own(f"select version from {table} where version > 0 and store is not null")
@@ -152,7 +154,7 @@ class Server:
                 f"{self.where!r} has the store's schema {self.schema} in version {version}, newer than this library's "
                 f"{VERSION}: use a newer alkstore-trio"
             )
-        return version
+        return has_schema, version
 
     async def _upgrade(self, connection: AsyncAnyioConnection) -> None:
         """Do what is to be done, once however many hosts want it at this moment."""
@@ -161,8 +163,7 @@ class Server:
             await connection.execute_own(
                 "select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"alkstore {self.schema}",)
             )
-            found = await self._version(connection)
-            [(_, has_schema, _)] = await connection.execute_own(_STATE, (self.schema,))
+            has_schema, found = await self._found(connection)
             statements = [] if has_schema else [f"create schema {self.schema}"]
             statements += [self.placed(step) for step in postgres_steps(found)]
             if found != VERSION:

@@ -1,57 +1,14 @@
-"""Waiting for a socket by the running loop's own means."""
+"""What a socket is ready for, and waiting for either of two things."""
 
 import select
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Any
 
 import anyio
-from anyio.lowlevel import current_token
 
-__all__ = ["READ", "WRITE", "Socket", "either", "ready_now"]
+__all__ = ["READ", "WRITE", "either", "ready_now"]
 
 READ, WRITE = 1, 2  # of psycopg's `Wait` and `Ready`
-
-
-class Socket:
-    """Waits for a socket by the running loop's own means; one task at a time."""
-
-    __slots__ = ("_future", "_loop", "readable")
-
-    def __init__(self) -> None:
-        self.readable: Callable[[int], Awaitable[object]] = anyio.wait_readable
-        self._future: Any = None
-        if current_token().backend_class.__module__.endswith("asyncio") and sys.platform != "win32":
-            self._loop: Any = current_token().native_token
-            self.readable = self._by_future
-
-    async def _by_future(self, fd: int) -> None:
-        future = self._future = self._loop.create_future()
-        self._loop.add_reader(fd, self._end, fd)
-        try:
-            await future
-        finally:
-            if self._future is future:
-                self._loop.remove_reader(fd)
-                self._future = None
-
-    def _end(self, fd: int, error: Exception | None = None) -> None:
-        self._loop.remove_reader(fd)
-        future, self._future = self._future, None
-        if future is None or future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    def closing(self, fd: int) -> None:
-        """Wake whoever waits: a closed descriptor leaves the loop without a word."""
-        with suppress(RuntimeError):  # there is no loop any more: nobody waits
-            anyio.notify_closing(fd)
-        if self._future is not None:
-            self._end(fd, anyio.ClosedResourceError())
 
 
 def ready_now(fd: int, wanted: int) -> int:

@@ -14,12 +14,11 @@ import attrs
 from ... import _ops as ops
 from ..._ops import Op
 from ..._rules import queue as jobs
-from ..._rules.bounds import after
-from ..._rules.queue import DEAD, JobRow
+from ..._rules.queue import JobRow
 from ..._rules.stamps import PLAIN, Stamps
-from ..._values import QueueStatistics, ScheduleState, StreamEvent, StreamStatistics
+from ..._values import QueueStatistics, StreamEvent, StreamStatistics
 from .. import statements as common
-from ..sqlops import STATE_NUMBERS, job_row, schedule_state
+from ..reads import READS, events, job_row, next_ready
 from . import statements as sql
 from .cursors import Place
 
@@ -116,22 +115,6 @@ def enqueue(together: Sequence[ops.Enqueue], clock: float | None) -> Steps[list[
     return [[next(ids)[0] for _ in op.bodies] for op in together]
 
 
-def _get_job(op: ops.GetJob, clock: float | None) -> Steps[JobRow | None]:
-    rows = yield common.GET_JOB, {"id": op.id, "queue": op.queue}
-    return job_row(rows[0]) if rows else None
-
-
-def _jobs(op: ops.Jobs, clock: float | None) -> Steps[list[JobRow]]:
-    page: dict[str, Any] = {"queue": op.queue, "after": op.after, "limit": op.limit}
-    if op.state is None:
-        rows = yield common.JOBS, page
-    elif op.state is DEAD:
-        rows = yield common.DEAD_JOBS, page
-    else:
-        rows = yield common.JOBS_OF_STATE, page | {"state": STATE_NUMBERS[op.state]}
-    return [job_row(row) for row in rows]
-
-
 def _count_jobs(op: ops.CountJobs, clock: float | None) -> Steps[QueueStatistics]:
     [counts] = yield common.COUNT_JOBS, {"clock": clock, "queue": op.queue}
     return QueueStatistics(*counts)
@@ -139,19 +122,7 @@ def _count_jobs(op: ops.CountJobs, clock: float | None) -> Steps[QueueStatistics
 
 def _next_ready_at(op: ops.NextReadyAt, clock: float | None) -> Steps[ops.NextReady]:
     [(now, ready, due, state, pending, leased)] = yield sql.NEXT_READY, {"clock": clock, "queue": op.queue}
-    if ready:
-        return ops.NextReady(now, now)
-    instants = [] if due is None else [due if state == 0 else after(due)]
-    if pending is not None:
-        instants.append(pending)
-    if leased is not None:
-        instants.append(after(leased))
-    return ops.NextReady(min(instants, default=None), now)
-
-
-def _queue_names(op: ops.QueueNames, clock: float | None) -> Steps[list[str]]:
-    rows = yield common.QUEUE_NAMES, {}
-    return [name for (name,) in rows]
+    return ops.NextReady(now, now) if ready else next_ready(now, due, state, pending, leased)
 
 
 def claim(
@@ -290,11 +261,6 @@ def publish(together: Sequence[ops.Publish], clock: float | None) -> Steps[list[
     return [[next(offsets) for _ in op.bodies] for op in together]
 
 
-def _get_offset(op: ops.GetOffset, clock: float | None) -> Steps[int]:
-    rows = yield common.GET_OFFSET, {"stream": op.stream, "consumer": op.consumer}
-    return rows[0][0] if rows else 0
-
-
 def _save_offset(op: ops.SaveOffset, clock: float | None) -> Steps[bool]:
     if op.offset <= 0:  # where everybody begins
         return False
@@ -302,25 +268,15 @@ def _save_offset(op: ops.SaveOffset, clock: float | None) -> Steps[bool]:
     return bool(rows)
 
 
-def _read_since(op: ops.ReadSince, clock: float | None) -> Steps[list[StreamEvent]]:
-    rows = yield common.READ_SINCE, {"stream": op.stream, "offset": op.offset, "limit": op.limit}
-    return [StreamEvent(number, op.stream, key, body, created_at) for number, key, body, created_at in rows]
-
-
 def _read_from_consumer(op: ops.ReadFromConsumer, clock: float | None) -> Steps[list[StreamEvent]]:
     page = {"stream": op.stream, "consumer": op.consumer, "limit": op.limit}
     rows = yield sql.READ_FROM_CONSUMER, page
-    return [StreamEvent(number, op.stream, key, body, created_at) for number, key, body, created_at in rows]
+    return events(op.stream, rows)
 
 
 def _count_events(op: ops.CountEvents, clock: float | None) -> Steps[StreamStatistics]:
     [(first, last, consumers, offsets)] = yield sql.STREAM_STATISTICS, {"stream": op.stream}
     return StreamStatistics(first, last, dict(zip(consumers, offsets, strict=True)))
-
-
-def _stream_names(op: ops.StreamNames, clock: float | None) -> Steps[list[str]]:
-    rows = yield common.STREAM_NAMES, {}
-    return [name for (name,) in rows]
 
 
 def _trim(op: ops.Trim, clock: float | None) -> Steps[int]:
@@ -384,11 +340,6 @@ def _add_schedule(op: ops.AddSchedule, clock: float | None) -> Steps[None]:
 def _remove_schedule(op: ops.RemoveSchedule, clock: float | None) -> Steps[bool]:
     rows = yield sql.REMOVE_SCHEDULE, {"name": op.name}
     return bool(rows)
-
-
-def _schedules(op: ops.Schedules, clock: float | None) -> Steps[list[ScheduleState]]:
-    rows = yield common.SCHEDULES, {}
-    return [schedule_state(row) for row in rows]
 
 
 def _due_schedules(op: ops.DueSchedules, clock: float | None) -> Steps[ops.Due]:
@@ -455,21 +406,19 @@ def writers() -> Steps[list[tuple[Any, ...]]]:
     return (yield sql.WRITERS, {})
 
 
+def _timeless(read: Callable[[Any], Steps[Any]]) -> Callable[[Any, float | None], Steps[Any]]:
+    return lambda op, clock: read(op)
+
+
 HANDLERS: dict[type[Op[Any]], Callable[[Any, float | None], Steps[Any]]] = {
+    **{kind: _timeless(read) for kind, read in READS.items()},
     ops.Enqueue: _enqueue,
     ops.Publish: _publish,
     ops.SaveOffset: _save_offset,
-    ops.GetJob: _get_job,
-    ops.GetOffset: _get_offset,
-    ops.ReadSince: _read_since,
     ops.ReadFromConsumer: _read_from_consumer,
-    ops.Jobs: _jobs,
     ops.CountJobs: _count_jobs,
     ops.NextReadyAt: _next_ready_at,
     ops.CountEvents: _count_events,
-    ops.QueueNames: _queue_names,
-    ops.StreamNames: _stream_names,
-    ops.Schedules: _schedules,
     ops.DueSchedules: _due_schedules,
     ops.ReadClock: _read_clock,
     ops.Claim: _claim,

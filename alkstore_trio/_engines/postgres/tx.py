@@ -12,13 +12,12 @@ from anyio import TaskInfo
 from psycopg.pq import TransactionStatus
 
 from ... import _ops as ops
-from ..._errors import DatabaseError
 from ..._loop import unbroken
 from ..._ops import Op
 from ..execute import checked_statement
 from . import sqlops
 from .connection import AsyncAnyioConnection
-from .holds import key_of
+from .holds import Key, key_of
 
 if TYPE_CHECKING:
     from .engine import PostgresEngine
@@ -112,9 +111,7 @@ class PostgresTx:
     def _status(self) -> TransactionStatus:
         return TransactionStatus.UNKNOWN if self._connection is None else self._connection.info.transaction_status
 
-    async def _really(
-        self, work: Callable[[AsyncAnyioConnection], Awaitable[A]], key: tuple[str, ...] | None = None
-    ) -> A:
+    async def _really(self, work: Callable[[AsyncAnyioConnection], Awaitable[A]], key: Key | None = None) -> A:
         """Do some work on the connection; what has not left the transaction as it should be spoils it."""
         try:
             if self._connection is None:
@@ -172,7 +169,7 @@ class PostgresTx:
     async def _commit(self) -> None:
         connection = self._connection
         assert connection is not None
-        with anyio.move_on_after(_COMMIT, shield=True):
+        with anyio.move_on_after(_COMMIT):
             await connection.run("commit")
             return
         connection.abort()
@@ -187,7 +184,7 @@ class PostgresTx:
             with anyio.move_on_after(_ROLLBACK, shield=True):
                 if connection.info.transaction_status is not TransactionStatus.IDLE:
                     await connection.run("rollback")
-        except (psycopg.Error, DatabaseError):  # it is lost, and with it what was to be rolled back
+        except psycopg.Error:  # it is lost, and with it what was to be rolled back
             pass
         finally:
             self._left()

@@ -49,8 +49,8 @@ class Upkeep:
             self._rows += len(answer)
         elif isinstance(op, ops.TryLock):
             self._locks += 1
-        elif isinstance(op, ops.Move):
-            self._rows += int(answer or 0) if isinstance(answer, int) else 0
+        elif isinstance(op, ops.Move) and isinstance(answer, int):
+            self._rows += answer
         if (self._rows >= _MANY or self._locks >= _MANY_LOCKS) and not self._under_way:
             self._under_way = True
             self._start_soon(self._keep_up)

@@ -70,19 +70,24 @@ class Running:
         return self.error
 
 
-@attrs.define(eq=False, slots=False)
-class _Counted:
-    """An engine in front of another that counts the ops that are under way in it."""
+class _Front:
+    """An engine in front of another."""
 
-    _inner: Any
-    under_way: int = 0
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     @property
-    def engine(self) -> "_Counted":
+    def engine(self) -> "_Front":
         return self
+
+
+class _Counted(_Front):
+    """It counts the ops that are under way in the other."""
+
+    under_way = 0
 
     async def do(self, op: Op[Any]) -> Any:
         self.under_way += 1
@@ -135,19 +140,12 @@ async def holds(fact: Callable[[], Awaitable[bool]]) -> None:
             await checkpoint()
 
 
-@attrs.define(eq=False)
-class _Watched:
-    """An engine in front of another: ``before`` gets each op first, and may raise, wait or step the clock."""
+class _Watched(_Front):
+    """``before`` gets each op first, and may raise, wait or step the clock."""
 
-    _inner: Any
-    _before: Callable[[Op[Any]], Awaitable[object]]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @property
-    def engine(self) -> "_Watched":
-        return self
+    def __init__(self, inner: Any, before: Callable[[Op[Any]], Awaitable[object]]) -> None:
+        super().__init__(inner)
+        self._before = before
 
     async def do(self, op: Op[Any]) -> Any:
         await self._before(op)
