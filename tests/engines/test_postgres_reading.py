@@ -1,14 +1,19 @@
 """What a reading of the engine has found: ends in the middle of something, and what callers leave behind."""
 
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import psycopg
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import DatabaseError, Store
+from alkstore_trio import DatabaseError, Job, StopToken, Store, _worker
+from alkstore_trio import _ops as ops
 from alkstore_trio._engines.postgres import cursors, lanes
+from alkstore_trio._ops import Op
+from alkstore_trio.testing.conformance.driving import watched
 from tests.engines.places import Opening, engine_of
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +49,70 @@ async def test_a_store_can_be_left_while_another_task_is_in_a_verb_that_is_yet_t
                     await _waiting_for(dsn, 1)
                     tasks.start_soon(_commit_soon, holder)
         assert published == [2]
+
+
+async def test_those_who_travel_together_when_the_store_is_left_arrive(opened: Opening, dsn: str, schema: str) -> None:
+    published: list[int] = []
+
+    async def publish(store: Store) -> None:
+        published.append(await store.stream("s").publish("x"))
+
+    async def commit_once_it_closes(store: Store, connection: psycopg.Connection[Any]) -> None:
+        while not engine_of(store)._closed:
+            await checkpoint()
+        await _commit_soon(connection)
+
+    def lock_the_events(connection: psycopg.Connection[Any]) -> None:
+        connection.execute(f"lock table {schema}.events in share mode")
+
+    with anyio.fail_after(_BOUND), psycopg.connect(dsn) as first, psycopg.connect(dsn) as second:
+        async with anyio.create_task_group() as tasks, opened(lock_timeout=_BOUND) as store:
+            await store.stream("s").publish("first")
+            lane = engine_of(store)._named
+            first.execute(f"update {schema}.streams set last = last")
+            tasks.start_soon(publish, store)  # goes alone
+            await _waiting_for(dsn, 1)
+            for _ in range(2):
+                tasks.start_soon(publish, store)
+            while len(lane["stream", "s"]._waiting) < 2:
+                await checkpoint()
+            async with anyio.create_task_group() as queueing:
+                queueing.start_soon(anyio.to_thread.run_sync, lock_the_events, second)
+                await _waiting_for(dsn, 2)  # ahead of those two, who have yet to go
+                first.commit()
+            await _waiting_for(dsn, 1)
+            tasks.start_soon(commit_once_it_closes, store, second)
+    assert sorted(published) == [2, 3, 4]
+
+
+async def test_a_worker_does_not_ask_on_and_on_for_a_job_that_somebody_else_has_locked(
+    opened: Opening, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_worker, "_NO_LUCK", _BOUND)
+    asked: list[Op[Any]] = []
+    handled: list[Any] = []
+    stop = StopToken()
+
+    async def note(op: Op[Any]) -> None:
+        asked.append(op)
+
+    async def handle(job: Job) -> None:
+        handled.append(job.payload)
+        if len(handled) == 2:
+            stop.cancel()
+
+    async with opened() as store:
+        await store.queue("q").enqueue("locked")
+        with psycopg.connect(dsn) as holder, anyio.fail_after(_BOUND):
+            holder.execute(f"select from {schema}.jobs for update")
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(partial(watched(store, note).queue("q").run_worker, handle, stop=stop))
+                for _ in range(50):
+                    await store.queues()
+                assert sum(isinstance(op, ops.Claim) for op in asked) <= 2
+                holder.commit()
+                await store.queue("q").enqueue("free")
+        assert handled == ["locked", "free"]
 
 
 async def _commit_soon(connection: psycopg.Connection[Any]) -> None:
@@ -173,16 +242,14 @@ async def test_a_claim_under_way_when_its_queue_is_woken_leaves_no_cursor(
         await queue.enqueue_many(range(3))
         engine = engine_of(store)
         with engine._cursors.claiming("q") as claim:
+            [row] = await engine.do(ops.Claim("q", "w", 1))
+            engine._cursors.drop("q")
             await queue.enqueue("urgent", priority=1)
-            claim.claimed(1, [], 1.0)
-        assert await queue.claim("w")
-        async with anyio.create_task_group() as tasks:
-            for _ in range(5):
-                tasks.start_soon(queue.claim, "w")
-        await queue.enqueue("more urgent", priority=2)
+            claim.claimed(1, [row], 1.0)
+        assert engine._cursors._cursors == {}
         claimed = await queue.claim("w")
         assert claimed is not None
-        assert claimed.job.payload == "more urgent"
+        assert claimed.job.payload == "urgent"
 
 
 async def test_whoever_waits_too_long_behind_another_store_is_told_without_waiting_for_a_second_connection(

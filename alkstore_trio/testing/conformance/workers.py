@@ -14,6 +14,7 @@ import pytest
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
+from ... import _waiting
 from ..._errors import AlkstoreError, Closed, DatabaseError, Discard, InvalidName, Snooze
 from ..._ops import Ack, Claim, Fail, Heartbeat, NextReadyAt, Op, ReadClock, Release, Retry, Sweep
 from ..._queue import Queue
@@ -292,6 +293,24 @@ async def test_a_worker_holds_no_more_claims_than_it_runs_and_prefetches(
         await rest(store)
         assert (await queue.statistics()).processing == concurrency + prefetch
         assert len(handler.started) == concurrency
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_worker_that_has_acked_still_holds_no_more_than_it_runs_and_prefetches(store: Store) -> None:
+    queue = store.queue("q")
+    await queue.enqueue_many(range(60))
+    handler = _at_once()
+
+    async def handle(job: Job) -> None:
+        if job.payload == 20:
+            handler.open = anyio.Event()
+        await handler(job)
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(queue.run_worker, handle, concurrency=2, prefetch=8))
+        await handler.has_started(22)
+        await rest(store)
+        assert 2 + 8 / 2 <= (await queue.statistics()).processing <= 2 + 8
         tasks.cancel_scope.cancel()
 
 
@@ -702,21 +721,29 @@ async def test_a_handler_that_finishes_after_its_claim_was_taken_over_touches_no
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("where", ["in the handler", "in a task of the handler's"])
 async def test_an_error_in_which_a_cancelled_handler_ends_does_not_end_the_worker(
-    store: Store, clock: ManualClock
+    store: Store, clock: ManualClock, where: str
 ) -> None:
     queue = store.queue("q", visibility_timeout=6, max_attempts=1)
     await queue.enqueue("first")
     second = anyio.Event()
 
-    async def handle(job: Job) -> None:
-        if job.payload == "second":
-            second.set()
-            return
+    async def ends_badly() -> None:
         try:
             await to_be_cancelled()
         finally:
             raise ValueError("while cleaning up")
+
+    async def handle(job: Job) -> None:
+        if job.payload == "second":
+            second.set()
+        elif where == "in the handler":
+            await ends_badly()
+        else:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ends_badly)
+                await to_be_cancelled()
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(queue.run_worker, handle)
@@ -893,6 +920,28 @@ async def test_a_worker_that_is_stopped_at_any_turn_leaves_no_claim_behind(store
     assert [(job.id, job.state, job.attempts) for job in await queue.jobs()] == [
         (job_id, JobState.PENDING, 0) for job_id in ids
     ]
+
+
+async def test_a_store_that_does_not_answer_a_release_keeps_nobody_from_ending(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waiting, "_LAST_TRY", 0.01)
+    handler = _Handler()
+    given_up: list[Op[Any]] = []
+    await store.queue("q").enqueue_many(range(3))
+
+    async def never_answers(op: Op[Any]) -> None:
+        if isinstance(op, Release):
+            try:
+                await anyio.sleep_forever()
+            finally:
+                given_up.append(op)
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watched(store, never_answers).queue("q").run_worker, handler)
+        await handler.has_started(1)
+        tasks.cancel_scope.cancel()
+    assert given_up
 
 
 async def test_a_handler_that_ends_well_in_spite_of_a_stop_without_grace_is_acked(store: Store) -> None:
