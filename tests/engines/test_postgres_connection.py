@@ -61,10 +61,9 @@ async def other(server: Server, anyio_backend: str) -> AsyncIterator[AsyncAnyioC
 
 
 async def runs(connection: AsyncAnyioConnection, other: AsyncAnyioConnection) -> None:
-    """Wait until the server is at a statement of the connection's."""
-    while not await other.run(
-        "select 1 from pg_stat_activity where pid = $1::int4 and state = 'active'", [connection.pgconn.backend_pid]
-    ):
+    """Wait until the server is at a statement of the connection's that waits, past its being prepared."""
+    text = "select 1 from pg_stat_activity where pid = $1::int4 and wait_event_type in ('Lock', 'Timeout')"
+    while not await other.run(text, [connection.pgconn.backend_pid]):
         pass
 
 
