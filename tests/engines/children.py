@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from alkstore_trio import Job, Store
+from alkstore_trio import Job, Outbox, Queue, Store
 
 __all__ = [
     "LEASE",
@@ -132,9 +132,9 @@ def by_verb(said: Said) -> dict[str, list[Any]]:
 
 async def left_behind(store: Store, said: Said) -> None:
     """Judge by a store what `effects` that were killed have left in it."""
-    left = Counter(job.payload for job in await all_jobs(store, "jobs"))
-    committed = Counter(job.payload for job in await all_jobs(store, "committed"))
-    copies = [job.payload for job in await all_jobs(store, "copies")]
+    left = Counter(job.payload for job in await all_jobs(store.queue("jobs")))
+    committed = Counter(job.payload for job in await all_jobs(store.queue("committed")))
+    copies = [job.payload for job in await all_jobs(store.queue("copies"))]
     events = await store.stream("events").read_since(0, 1_000_000)
     saved = (await store.stream("events").statistics()).consumers
     subjects = by_verb(said)
@@ -162,10 +162,10 @@ async def left_behind(store: Store, said: Said) -> None:
     assert set(subjects["copied"]) <= set(copies) <= set(subjects["about to copy"])
 
 
-async def all_jobs(store: Store, queue: str) -> list[Job]:
+async def all_jobs(queue: Queue | Outbox) -> list[Job]:
     """What is in a queue."""
     jobs: list[Job] = []
-    while page := await store.queue(queue).jobs(limit=1_000, after=jobs[-1].id if jobs else 0):
+    while page := await queue.jobs(limit=1_000, after=jobs[-1].id if jobs else 0):
         jobs.extend(page)
     return jobs
 

@@ -36,6 +36,7 @@ from alkstore_trio import (
 from alkstore_trio._engines.postgres import connection, engine, lanes, tx, wakes
 from alkstore_trio._engines.postgres.connection import AsyncAnyioConnection
 from alkstore_trio._waiting import bell_on
+from tests.engines.children import all_jobs
 from tests.engines.places import Place, engine_of, until
 from tests.proxy import Proxy, proxy
 from tests.servers import Server
@@ -99,13 +100,6 @@ def stopped(server: Server, mode: Literal["fast", "immediate"]) -> Iterator[None
 def under_way(store: Store) -> bool:
     """Whether a statement is, for all that the store knows."""
     return any(taken.info.transaction_status is TransactionStatus.ACTIVE for taken in engine_of(store).pool._taken)
-
-
-async def all_jobs(store: Store, queue: str) -> list[Job]:
-    jobs: list[Job] = []
-    while page := await store.queue(queue).jobs(limit=1_000, after=jobs[-1].id if jobs else 0):
-        jobs.extend(page)
-    return jobs
 
 
 async def enqueue(store: Store) -> object:
@@ -319,10 +313,10 @@ class Traffic:
 
     async def check(self, store: Store) -> None:
         """Compare the books with what is there."""
-        self.jobs.check([job.payload for job in await all_jobs(store, "jobs")], self.acks)
+        self.jobs.check([job.payload for job in await all_jobs(store.queue("jobs"))], self.acks)
         events = [event.payload for event in await store.stream("events").read_since(0, 1_000_000)]
         self.events.check([event for event in events if not event.startswith("tx ")])
-        committed = [job.payload for job in await all_jobs(store, "committed")]
+        committed = [job.payload for job in await all_jobs(store.queue("committed"))]
         self.transactions.check(committed)
         assert {event[3:] for event in events if event.startswith("tx ")} == set(committed)
 
@@ -716,7 +710,12 @@ async def test_calls_that_travel_together_and_whose_connection_is_cut_are_not_se
             assert [type(error) for error in outcomes] == [CommitUnknown] * 4
             assert len({id(error) for error in outcomes}) == 4  # each is raised in a task of its own
             await until(lambda: not place.sessions("state = 'active'"))
-            assert sorted(job.payload for job in await all_jobs(store, "jobs")) == ["alone", "one", "three", "two"]
+            assert sorted(job.payload for job in await all_jobs(store.queue("jobs"))) == [
+                "alone",
+                "one",
+                "three",
+                "two",
+            ]
 
 
 async def test_a_worker_outlives_a_claim_whose_connection_is_cut(server: Server, place: Place) -> None:
@@ -993,7 +992,7 @@ async def test_verbs_cancelled_at_any_instant_did_nothing_or_all_and_leave_the_s
                     tasks.start_soon(work, number)
             await traffic.check(store)
             await check_whole(store, place, 5)
-            assert {job.state for job in await all_jobs(store, "jobs")} <= {JobState.PENDING, JobState.PROCESSING}
+            assert {job.state for job in await all_jobs(store.queue("jobs"))} <= {JobState.PENDING, JobState.PROCESSING}
     assert cancelled > ROUNDS
     assert len(traffic.jobs.stood) + len(traffic.transactions.stood) > ROUNDS // 2
     assert traffic.jobs.open | traffic.acks.open | traffic.events.open | traffic.transactions.open == set()

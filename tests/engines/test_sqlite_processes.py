@@ -130,7 +130,7 @@ def _run(children: Iterable[tuple[object, ...]]) -> list[Outcome]:
 async def _check_ids(path: str, outcomes: list[Outcome]) -> None:
     """Each job that went in came out once, or is still there, once."""
     async with open_sqlite(path) as store:
-        left = [job.payload[0] for job in await all_jobs(store, "jobs")]
+        left = [job.payload[0] for job in await all_jobs(store.queue("jobs"))]
     entered = [unique for outcome in outcomes for unique in outcome.entered]
     claimed = [unique for outcome in outcomes for unique in outcome.claimed]
     assert [unique for outcome in outcomes for unique in outcome.refused] == []
