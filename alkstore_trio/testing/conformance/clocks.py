@@ -4,6 +4,7 @@ Whatever waits notices a step in either direction: nothing fires twice, nothing 
 """
 
 from functools import partial
+from itertools import count
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import hold_lease, tick
 from .driving import Running, holds, passing, rest, to_be_cancelled, watched
+from .kit import Case
 
 _BACK = -3_600.0
 _FORWARD = [3_600.0, 14 * 86_400.0]
@@ -462,6 +464,23 @@ async def test_a_waiter_for_a_lock_takes_over_within_two_seconds_whatever_the_cl
             assert await crashed.release()
         await passing(store, clock, _SLICE)
         assert entered.is_set()
+
+
+# Readings
+
+
+async def test_an_operation_reads_the_clock_once(case: Case, anyio_backend: str) -> None:
+    readings = count(1_000_000)  # no two readings are the same
+    async with case.open(clock=lambda: float(next(readings))) as store:
+        queue = store.queue("q", visibility_timeout=60)
+        for job_id in await queue.enqueue_many("ab", delay=-10, expires=1_000):
+            job = await queue.get_job(job_id)
+            assert job is not None
+            assert (job.run_at, job.expires_at) == (job.created_at - 10, job.created_at + 1_000)
+        first, second = await queue.claim_batch("w", 2)
+        assert first.job.claim_expires_at == second.job.claim_expires_at
+        await store.stream("s").publish_many("abc")
+        assert len({event.created_at for event in await store.stream("s").read_since(0, 10)}) == 1
 
 
 # Rows

@@ -12,12 +12,14 @@ import attrs
 import pytest
 
 from ..._errors import Closed, CodecError
+from ..._ops import Op
 from ..._queue import JobHandle, Queue
 from ..._store import Store
 from ..._values import Job, JobState, QueueStatistics
 from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import tick
+from .driving import watched
 from .kit import Effects
 
 _LARGEST = sys.float_info.max
@@ -327,6 +329,25 @@ async def test_a_handles_job_is_the_job_as_it_was_claimed(store: Store, clock: M
     assert await handle.heartbeat()
     assert await handle.fail("no")
     assert handle.job == claimed
+
+
+# Handles
+
+
+async def test_making_a_handle_touches_no_storage(store: Store) -> None:
+    asked: list[Op[Any]] = []
+
+    async def note(op: Op[Any]) -> None:
+        asked.append(op)
+
+    noted = watched(store, note)
+    for _ in range(2):
+        noted.queue("q", max_attempts=9)
+        noted.stream("s")
+        noted.outbox("o")
+    assert asked == []
+    assert await noted.queues() == await noted.streams() == []
+    assert len(asked) == 2
 
 
 # Claims

@@ -6,6 +6,7 @@ Whoever writes beside an open transaction does so from another task: an engine m
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -571,6 +572,44 @@ async def test_only_an_engine_with_sql_executes_a_statement(store: Store, traits
                 await tx.execute("select 1")
         await tx.enqueue_tx("q", "usable")
     assert len(await store.queue("q").jobs()) == 1
+
+
+async def test_a_statement_is_part_of_its_transaction(store: Store, traits: Traits) -> None:
+    if not traits.has_sql:
+        return  # see above
+    table = f"t{uuid4().hex}"
+
+    async def stage(tx: Tx) -> None:
+        assert await tx.execute(f"create table {table}(x int)") == []
+        await tx.execute(f"insert into {table} values (7)")
+        await tx.enqueue_tx("q", 1)
+
+    async with store.begin_tx() as tx:
+        await stage(tx)
+        assert await tx.execute(f"select x from {table}") == [(7,)]
+    assert await store.queues() == []
+    await store.with_tx(stage)  # which would fail if there were such a table
+    assert await store.queues() == ["q"]
+    async with store.transaction() as tx:
+        assert await tx.execute(f"select x from {table}") == [(7,)]
+        await tx.execute(f"drop table {table}")
+
+
+async def test_after_a_statement_has_failed_only_a_rollback_is_accepted(store: Store, traits: Traits) -> None:
+    if not traits.has_sql:
+        return
+    async with store.begin_tx() as tx:
+        await tx.enqueue_tx("q", 1)
+        with pytest.raises(DatabaseError) as failure:
+            await tx.execute("select * from no_such_table")
+        assert failure.value.__cause__ is not None
+        for name, verb in SEAM_VERBS.items():
+            if name != "rollback" and "of nothing" not in name:  # a read of nothing touches nothing
+                with pytest.raises(RuntimeError):
+                    await verb(tx)
+        await tx.rollback()
+    assert await store.queues() == []
+    assert await store.queue("q").enqueue(2) > 0
 
 
 async def test_what_is_no_connection_cannot_be_joined(store: Store, traits: Traits) -> None:

@@ -72,6 +72,24 @@ async def test_a_key_that_is_no_name_is_refused(effects: Effects, key: Any, erro
     assert _payloads(await effects.read_since("s", 0, 10)) == [1, 2]
 
 
+async def test_a_published_payload_is_what_it_was_at_the_call(effects: Effects) -> None:
+    payload = [1]
+    await effects.publish("s", payload)
+    await effects.publish_with_key("s", "key", payload)
+    payload.append(2)
+    assert _payloads(await effects.read_since("s", 0, 10)) == [[1], [1]]
+
+
+async def test_an_events_payload_is_decoded_once_and_converted_at_will(effects: Effects) -> None:
+    await effects.publish("s", {"year": 2024, "month": 2})
+    [event] = await effects.read_since("s", 0, 10)
+    assert event.payload is event.payload
+    assert event.payload_as(sorted) == ["month", "year"]
+    with pytest.raises(CodecError) as refusal:
+        event.payload_as(lambda value: value["day"])
+    assert isinstance(refusal.value.__cause__, KeyError)
+
+
 async def test_publish_many_gives_the_offsets_in_order(store: Store) -> None:
     stream = store.stream("s")
     first = await stream.publish(0)
