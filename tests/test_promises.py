@@ -7,6 +7,7 @@ import ast
 import inspect
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import attrs
@@ -63,6 +64,7 @@ def parsed(text: str) -> tuple[list[Promise], list[str]]:
     return promises, wrong
 
 
+@cache
 def functions_in(file: Path) -> list[str]:
     """The tests of a module, by name."""
     if not file.is_file():
