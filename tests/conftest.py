@@ -14,6 +14,14 @@ settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile("suite")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--wakes",
+        choices=["dropped", "spurious"],
+        help="run the conformance suite with the library's own wakes dropped, or with more of them",
+    )
+
+
 @pytest.fixture(scope="session")
 def dsn() -> Iterator[str]:
     """A Postgres server."""

@@ -34,6 +34,7 @@ __all__ = [
 _BOUND = 30.0  # seconds of real time after which a test hangs
 _TURNS = 25  # in which nothing is under way: longer than any chain of wakes here
 _WAIT = 5.0  # seconds of real time after which what is under way waits for something else
+_LOOKS = 0.0  # seconds of real time in which all who wait look by themselves, where they are not told by wakes
 _STEP = 0.5  # seconds of the store's clock
 
 
@@ -115,6 +116,9 @@ async def rest(store: Store) -> None:
             await store.queues()  # lets time pass where it is spent
         else:
             turns += 1
+    if _LOOKS:
+        await anyio.sleep(_LOOKS)
+        return
     with anyio.fail_after(_BOUND):
         await anyio.wait_all_tasks_blocked()
 

@@ -1,0 +1,66 @@
+"""Wakes are only hints: the suite where nothing of the library's own is woken by any, or everything by each.
+
+``--wakes=dropped`` leaves polling, whose interval is shortened to milliseconds of real time: whatever waits on the
+manual clock looks again by itself. ``--wakes=spurious`` wakes everybody whenever anybody is. A user's notifies arrive
+as ever.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import anyio
+import pytest
+
+from alkstore_trio import Store
+from alkstore_trio._wake import Bell, Hub
+from alkstore_trio.testing import ManualClock
+from alkstore_trio.testing.conformance import clocks, driving
+
+_POLL = 0.002  # seconds
+
+# They count how often somebody looks, which is what is meddled with.
+_COUNT_WAKES = {"test_idle_workers_are_not_woken_by_other_queues"}
+_COUNT_LOOKS = _COUNT_WAKES | {
+    "test_a_sleeping_hold_renews_in_time_and_never_spins",
+    "test_a_sleeping_runner_renews_at_least_every_two_seconds_and_never_spins",
+    "test_a_waiter_does_not_spin",
+    "test_a_worker_never_spins",
+    "test_a_worker_waits_longer_and_longer_for_a_store_that_is_away_and_caps_it",
+}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wakes = config.getoption("--wakes")
+    counting = {"dropped": _COUNT_LOOKS, "spurious": _COUNT_WAKES}.get(wakes, set())
+    for item in items:
+        if item.name.partition("[")[0] in counting:
+            item.add_marker(pytest.mark.skip(reason=f"counts what is {wakes}"))
+
+
+@pytest.fixture(autouse=True)
+def _wakes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    fire = Hub.fire
+    sleep = ManualClock.sleep
+
+    def firing_at_all(hub: Hub, channels: Iterable[str]) -> None:
+        fire(hub, channels)
+        for wakers in tuple(hub.channels.values()) if channels else ():
+            for bell in [waker for waker in wakers if isinstance(waker, Bell)]:
+                bell.ring()
+
+    async def sleeping_little(clock: ManualClock, seconds: float) -> None:
+        with anyio.move_on_after(_POLL):
+            await sleep(clock, seconds)
+
+    async def not_counting(counter: Any, store: Store) -> None:
+        await driving.rest(store)
+        counter.asked.clear()
+
+    match request.config.getoption("--wakes"):
+        case "dropped":
+            monkeypatch.setattr(Bell, "wake", lambda bell, channel: None)
+            monkeypatch.setattr(ManualClock, "sleep", sleeping_little)
+            monkeypatch.setattr(driving, "_LOOKS", 5 * _POLL)
+            monkeypatch.setattr(clocks._Counter, "is_calm", not_counting)
+        case "spurious":
+            monkeypatch.setattr(Hub, "fire", firing_at_all)
