@@ -419,6 +419,21 @@ async def test_a_commit_on_a_session_that_had_been_killed_before_is_transient_an
         assert failure.value.transient
 
 
+async def test_a_commit_that_the_server_refuses_is_never_commit_unknown(place: Place) -> None:
+    async with place.open() as store:
+        place.ask(f"create table {place.schema}.mine (x int unique deferrable initially deferred)")
+        for before in ("select 1", "set local work_mem to '1MB'", "set work_mem to '1MB'"):
+            async with store.begin_tx() as tx:
+                await tx.publish_tx("stream", "lost")
+                await tx.execute(before)
+                await tx.execute(f"insert into {place.schema}.mine values (1), (1)")
+                with pytest.raises(DatabaseError, match="unique") as failure:
+                    await tx.commit()
+            assert type(failure.value) is DatabaseError, before
+        assert await store.stream("stream").read_since(0, 10) == []
+        await check_whole(store, place, 10)
+
+
 # A server that is down
 
 

@@ -157,7 +157,7 @@ class PostgresTx:
             await unbroken(self._commit)
         except psycopg.Error as error:
             self._failed = True
-            if error.sqlstate is None or not connection.alive:
+            if error.sqlstate is None or not connection.answers:
                 raise self._engine.unknown("a commit", error) from error
             raise self._engine.server.told(error) from error
         self._left()
