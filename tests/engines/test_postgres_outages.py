@@ -36,6 +36,7 @@ from alkstore_trio import (
 from alkstore_trio._engines.postgres import connection, engine, lanes, tx, wakes
 from alkstore_trio._engines.postgres.connection import AsyncAnyioConnection
 from alkstore_trio._waiting import bell_on
+from tests.engines.books import pool_of, whole
 from tests.engines.children import all_jobs
 from tests.engines.places import Place, engine_of, until
 from tests.proxy import Proxy, proxy
@@ -324,17 +325,13 @@ class Traffic:
 async def check_whole(store: Store, place: Place, connections: int) -> None:
     """The pool can hand out all that it has, and the store's sessions hold nothing."""
     await until(lambda: not place.sessions("state like 'idle in transaction%%'") and not place.locks())
-    pool = engine_of(store).pool
-    assert (pool._taken, pool._places, pool._shares) == ({}, connections, connections - 1)
-    assert engine_of(store).holds._holds == {}
-    assert not +engine_of(store)._transactions
-    assert engine_of(store)._named == {}
+    assert pool_of(store) == whole(connections)
     with anyio.fail_after(BOUND):
         async with AsyncExitStack() as stack:
             for number in range(connections - 1):
                 tx = await stack.enter_async_context(store.begin_tx())
                 await tx.publish_tx(f"stream {number}", "event")
-            assert len(pool._taken) == connections - 1
+            assert pool_of(store)["taken"] == connections - 1
             await store.queues()  # by the one that transactions never get
 
 

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 from alkstore_trio import DatabaseError, Store, Tx, open_sqlite
 from alkstore_trio._engines.sqlite import file
 from alkstore_trio.testing import ManualClock, hold_lease, tick
+from tests.engines.books import balances, check_unlocked
 
 pytestmark = pytest.mark.anyio
 
@@ -20,12 +22,15 @@ _UNCOUNTED = {"alkstore_counters", "alkstore_wakes"}  # gaps, and hints
 
 
 class Faults:
-    """Which statement of the store's connections fails next: the n-th from now; 0: none."""
+    """What fails next of a store's connections: the n-th statement from now, or so many rollbacks of its writer."""
 
     def __init__(self) -> None:
-        self.left = 0
+        self.left = self.rollbacks = 0
 
     def before(self, text: str) -> None:
+        if self.rollbacks and text == "rollback" and current_thread().name == "alkstore writer":
+            self.rollbacks -= 1
+            raise sqlite3.OperationalError("made to fail: a rollback")
         if self.left and text not in ("rollback", "pragma wal_checkpoint(passive)"):
             self.left -= 1
             if not self.left:
@@ -185,7 +190,7 @@ async def test_a_verb_whose_nth_statement_fails_did_all_or_nothing(
 ) -> None:
     for n in range(1, _MOST):
         path = tmp_path / f"{n}.db"
-        async with _opened(path) as (store, clock):
+        async with balances(f"statement {n}"), _opened(path) as (store, clock):
             verb = await arrange(store, clock)
             before = _all_that_is(path)
             faults.left = n
@@ -205,6 +210,25 @@ async def test_a_verb_whose_nth_statement_fails_did_all_or_nothing(
             assert n > 2
             return
     raise AssertionError("a verb without end")
+
+
+async def test_a_verb_whose_rollback_fails_too_did_nothing_and_the_store_works_on(
+    tmp_path: Path, faults: Faults
+) -> None:
+    path = tmp_path / "a.db"
+    async with balances("the store"), _opened(path) as (store, _):
+        with closing(sqlite3.connect(path)) as other:
+            other.execute(
+                "create trigger picky after insert on alkstore_events begin select raise(abort, 'made to fail'); end"
+            )
+        before = _all_that_is(path)
+        faults.rollbacks = 1
+        with pytest.raises(DatabaseError, match="made to fail"):
+            await store.stream("s").publish("x")
+        assert _all_that_is(path) == before
+        await store.queue("afterwards").enqueue("works")
+        assert not faults.rollbacks
+        check_unlocked(path, "afterwards")
 
 
 async def test_a_failed_tick_has_fired_each_schedule_wholly_or_not_at_all(tmp_path: Path, faults: Faults) -> None:

@@ -1,0 +1,34 @@
+"""What the sweeps of faults have in common: which calls they have fail, and a clock that lets nobody wait.
+
+The memory engine is in none of them: it does no I/O, so that all that can fail in it is a cancellation, which the
+conformance suite has strike at every suspension.
+"""
+
+import anyio
+
+from alkstore_trio._rules.bounds import Seconds
+from alkstore_trio.testing import ManualClock
+from alkstore_trio.testing.conformance.verbs import BLOCKS, VERBS, Arrangement
+
+__all__ = ["CASES", "HOSTED", "PATIENT", "START", "HurriedClock"]
+
+_BLINK = 0.001  # seconds
+
+_TRANSACTIONS = ("Store.with_tx", "Store.transaction", "Store.begin_tx")
+
+CASES: dict[str, Arrangement] = VERBS | {name: BLOCKS[name] for name in _TRANSACTIONS}  # each does nothing or all
+
+PATIENT = ("Outbox.run_delivery", "Queue.run_worker")  # which no passing failure ends
+
+# What is made of several verbs. The runner of schedules has tests of its own: here its caller would fail before it.
+HOSTED: dict[str, Arrangement] = {name: BLOCKS[name] for name in BLOCKS.keys() - CASES.keys() - {"Store.run_schedules"}}
+
+START = ManualClock()()
+
+
+class HurriedClock(ManualClock):
+    """A clock on which whoever sleeps makes time pass."""
+
+    async def sleep(self, seconds: Seconds) -> None:
+        await anyio.sleep(_BLINK)
+        self.advance(seconds)

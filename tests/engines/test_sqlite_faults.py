@@ -1,0 +1,240 @@
+"""Every verb on SQLite, and opening and closing, while the n-th operation of the disk fails, n = 1, 2, ... in turn.
+
+The disk fails once, or from then on until it is mended. Each time all or nothing was done, and once the disk is mended
+the store can be asked again, and the books and the file are whole.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Barrier
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from alkstore_trio import CommitUnknown, DatabaseError, Store, open_sqlite
+from alkstore_trio._engines.sqlite.file import Session
+from alkstore_trio.testing import ManualClock
+from alkstore_trio.testing.conformance.verbs import spoiling, works
+from tests.engines.books import Account, account, balanced, balances, check_unlocked
+from tests.engines.disk import NO_DISK, Disk, aside, failing_disk
+from tests.engines.faults import CASES, HOSTED, PATIENT, START, HurriedClock
+from tests.folders import FOLDER
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(NO_DISK), reason=NO_DISK or "there is one")]
+
+_MOST = 1_000  # operations; nothing has nearly as many
+_BOUND = 100.0  # seconds that no sweep takes
+_TABLES = ("jobs", "streams", "events", "offsets", "locks", "schedules")
+
+# What asks the disk nothing: what is staged, and what has been read.
+_NEVER_FAIL = {
+    *(f"Tx.{verb}" for verb in ("enqueue_tx", "outbox_enqueue_tx", "notify_tx", "rollback")),
+    *(f"{kind}Receiver.{verb}" for kind in ("Wake", "Event") for verb in ("receive", "__anext__")),
+}
+
+
+_ONCE_AND_FOR_GOOD = pytest.mark.parametrize(("anyio_backend", "for_good"), [("trio", False), ("asyncio", True)])
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    with failing_disk() as disk:
+        yield disk
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(dir=FOLDER) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    return folder / "store.db"
+
+
+@attrs.frozen
+class Outside:
+    """Who looks at a file past the store and its disk."""
+
+    connection: sqlite3.Connection
+
+    def rows(self) -> list[Any]:
+        """All rows that are there, but for ids and tokens, which a failure may use up."""
+        rows: list[Any] = []
+        for table in _TABLES:
+            cursor = self.connection.execute(f"select * from alkstore_{table} order by 1, 2")
+            names = [name for name, *_ in cursor.description]
+            shown = [number for number, name in enumerate(names) if name not in ("id", "token")]
+            rows.append([tuple(row[number] for number in shown) for row in cursor])
+        return rows
+
+    def clear(self, clock: ManualClock) -> None:
+        """Have the file be as new."""
+        clock.set(START)
+        for table in _TABLES:
+            self.connection.execute(f"delete from alkstore_{table}")
+
+
+async def _books(store: Store, path: Path) -> Account:
+    """What is open once all connections are, which the threads that read make when they are first asked."""
+    engine: Any = store._engine
+    meeting = Barrier(2)
+
+    def meet(session: Session, now: float) -> None:
+        session.query("select * from sqlite_master")
+        meeting.wait(_BOUND)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(meeting.parties):
+            tasks.start_soon(engine.ask, engine._readers.submit, meet)
+    check_unlocked(path, "at first")  # the descriptor of a file in use is not closed, but used again
+    return account()
+
+
+async def _seen(store: Store, clock: ManualClock, outside: Outside, *, called: bool) -> dict[str, Any]:
+    """What is there after each arrangement, its call made or not."""
+    seen = {}
+    for name, arrangement in CASES.items():
+        outside.clear(clock)
+        async with arrangement(store, clock) as call:
+            if called:
+                await call()
+        seen[name] = outside.rows()
+    return seen
+
+
+@_ONCE_AND_FOR_GOOD
+async def test_a_verb_whose_nth_operation_of_the_disk_fails_did_nothing_or_all_and_can_be_asked_again(
+    disk: Disk, path: Path, anyio_backend: str, for_good: bool
+) -> None:
+    clock = ManualClock()
+    failed, operations = set(), set()
+    with anyio.fail_after(_BOUND):
+        async with balances("the store"), open_sqlite(path, clock=clock) as store:
+            with closing(aside(path, timeout=_BOUND)) as connection:
+                outside = Outside(connection)
+                nothing = await _seen(store, clock, outside, called=False)
+                everything = await _seen(store, clock, outside, called=True)
+                books = await _books(store, path)
+                for name, arrangement in CASES.items():
+                    for n in range(1, _MOST):
+                        outside.clear(clock)
+                        stands = True  # once the arrangement is left
+                        with spoiling(store):
+                            async with arrangement(store, clock) as call:
+                                before = outside.rows()
+                                disk.fail(n, for_good=for_good)
+                                failure = None
+                                try:
+                                    await call()
+                                except DatabaseError as error:
+                                    failure = error
+                                reached = disk.mend()
+                                about = f"{name}, whose operation {n} ({disk.failed}) fails"
+                                if failure is not None:
+                                    failed.add(name)
+                                    operations.add(disk.failed)
+                                    assert failure.transient, about
+                                    assert not isinstance(failure, CommitUnknown), about
+                                    assert isinstance(failure.__cause__, sqlite3.OperationalError), about
+                                    assert outside.rows() == before, about
+                                    stands = not name.startswith("Tx.")
+                                    if stands:
+                                        await call()
+                        assert outside.rows() == (everything if stands else nothing)[name], about
+                        if not reached:
+                            break
+                    else:
+                        raise AssertionError(f"{name} has no end")
+                    await balanced(account, books, name)
+                    check_unlocked(path, name)
+                outside.clear(clock)
+            await works(store)
+    assert failed == CASES.keys() - _NEVER_FAIL
+    assert operations >= {"read", "write", "sync", "shm_lock"}
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_whoever_is_hosted_takes_a_failure_of_the_disk_in_its_stride_or_says_so(
+    disk: Disk, path: Path, anyio_backend: str
+) -> None:
+    clock = HurriedClock()
+    with anyio.fail_after(_BOUND):
+        async with balances("the store"), open_sqlite(path, clock=clock) as store:
+            books = await _books(store, path)
+            for name, arrangement in HOSTED.items():
+                for n in range(1, _MOST):
+                    clock.set(START)
+                    with closing(aside(path, timeout=_BOUND)) as connection:
+                        Outside(connection).clear(clock)
+                    async with arrangement(store, clock) as call:
+                        disk.fail(n)
+                        failure = None
+                        try:
+                            await call()
+                        except DatabaseError as error:
+                            failure = error
+                        reached = disk.mend()
+                        about = f"{name}, whose operation {n} ({disk.failed}) fails"
+                        assert failure is None or failure.transient, about
+                        assert failure is None or name not in PATIENT, about
+                    if name in PATIENT:
+                        assert await store.queue("q").jobs() == await store.outbox("o").jobs() == [], about
+                    if not reached:
+                        break
+                else:
+                    raise AssertionError(f"{name} has no end")
+                await balanced(account, books, name)
+                check_unlocked(path, name)
+
+
+@_ONCE_AND_FOR_GOOD
+async def test_a_store_whose_nth_operation_of_the_disk_fails_while_it_opens_says_so_and_can_be_opened_again(
+    disk: Disk, folder: Path, anyio_backend: str, for_good: bool
+) -> None:
+    with anyio.fail_after(_BOUND):
+        for n in range(1, _MOST):
+            path = folder / f"{n}.db"
+            async with balances(f"operation {n}"):
+                failure = None
+                disk.fail(n, for_good=for_good)
+                try:
+                    async with open_sqlite(path):
+                        reached = disk.mend()
+                except DatabaseError as error:
+                    failure, reached = error, disk.mend()
+                about = f"operation {n} ({disk.failed}) fails"
+                assert failure is None or failure.transient, about
+                async with open_sqlite(path) as store:
+                    await store.queue("q").enqueue("x")
+            check_unlocked(path, about)
+            if not reached:
+                return
+    raise AssertionError("opening has no end")
+
+
+@_ONCE_AND_FOR_GOOD
+async def test_a_store_whose_nth_operation_of_the_disk_fails_while_it_closes_loses_nothing(
+    disk: Disk, folder: Path, anyio_backend: str, for_good: bool
+) -> None:
+    with anyio.fail_after(_BOUND):
+        for n in range(1, _MOST):
+            path = folder / f"{n}.db"
+            async with balances(f"operation {n}"):
+                async with open_sqlite(path) as store:
+                    await store.queue("q").enqueue("x")
+                    disk.fail(n, for_good=for_good)
+                reached = disk.mend()
+                about = f"operation {n} ({disk.failed}) fails"
+                async with open_sqlite(path) as store:
+                    assert [job.payload for job in await store.queue("q").jobs()] == ["x"], about
+            check_unlocked(path, about)
+            if not reached:
+                return
+    raise AssertionError("closing has no end")
