@@ -132,7 +132,7 @@ class DatabaseError(AlkstoreError):
 
 
 class CommitUnknown(DatabaseError):
-    """The connection broke while a commit was under way: its effect may or may not stand."""
+    """The connection broke, or the disk failed, while a commit was under way: its effect may or may not stand."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -77,6 +77,7 @@ class Disk:
         self.library: Any = ctypes.CDLL(_sqlite3.__file__)
         self.library.sqlite3_vfs_find.restype = POINTER(_Vfs)
         self.failed = ""  #: the operation that failed last
+        self.all_failed: set[str] = set()
         self._lock = threading.Lock()
         self._left = 0
         self._for_good = False
@@ -94,6 +95,7 @@ class Disk:
         """Have the n-th operation from now fail, and all that follow if it is for good."""
         with self._lock:
             self._left, self._for_good, self.failed = n, for_good, ""
+            self.all_failed.clear()
 
     def mend(self) -> bool:
         """Have none fail; whether one has."""
@@ -110,6 +112,7 @@ class Disk:
                 return False
             self._left = int(self._for_good)
             self.failed = name
+            self.all_failed.add(name)
             return True
 
     def _opened(self, vfs: int, name: int, file: int, flags: int, out: int) -> int:

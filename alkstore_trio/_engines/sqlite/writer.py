@@ -15,7 +15,7 @@ from threading import Thread
 
 from ..._errors import DatabaseError
 from ..sqlops import give_back, wake
-from .file import FIRST_NAP, LAST_NAP, Checkpoints, File, Session, is_busy
+from .file import FIRST_NAP, LAST_NAP, Checkpoints, File, Session, Unsynced, is_busy, is_unsynced
 from .peers import Peers, mark
 from .requests import Hold, Post, Request, drained, refuse, translated
 
@@ -220,7 +220,12 @@ class Writer:
         if channels:
             self._wakes += 1
             self._session.run(wake(channels, self._origin, self._wakes, time.time()))
-        self._session.commit()
+        try:
+            self._session.commit()
+        except sqlite3.OperationalError as error:
+            if is_unsynced(error):
+                raise Unsynced(*error.args) from error
+            raise
         return channels
 
     def _committed(self, group: list[Request], channels: Iterable[str]) -> None:
