@@ -36,7 +36,9 @@ def call(
 
 
 def enqueued(began: float, uid: str = "a", job: int = 1, outcome: Outcome = "returned") -> Call:
-    return call(began, "enqueue", {"uids": [uid]}, [job] if outcome == "returned" else None, outcome=outcome)
+    return call(
+        began, "enqueue", {"queue": "jobs", "uids": [uid]}, [job] if outcome == "returned" else None, outcome=outcome
+    )
 
 
 def taken(began: float, claim: dict[str, Any], who: str = "p0-1 by hand") -> Call:
@@ -121,7 +123,7 @@ PLANTED = {
     "a job under another id": Planted(checker.invented_jobs, [enqueued(1)], "not as", Left(jobs(2), [], {})),
     "half a batch": Planted(
         checker.half_enqueued,
-        [call(1, "enqueue", {"uids": ["a", "b"]}, outcome="unknown")],
+        [call(1, "enqueue", {"queue": "jobs", "uids": ["a", "b"]}, outcome="unknown")],
         "half done",
         Left(jobs(1), [], {}),
     ),
@@ -151,6 +153,14 @@ PLANTED = {
         checker.settled_by_a_stale_claim,
         [taken(2, _JOB), taken(4, _AGAIN), settled(5, "ack", _JOB)],
         "settled by a stale claim",
+    ),
+    "a stale ack while a handler runs": Planted(
+        checker.settled_by_a_stale_claim,
+        [taken(2, _JOB), handled(4, _AGAIN, lasts=3), settled(5, "ack", _JOB)],
+        "settled by a stale claim",
+    ),
+    "an ack after a handler": Planted(
+        checker.settled_by_a_stale_claim, [taken(2, _JOB), handled(4, _AGAIN), settled(5, "ack", _JOB)], None
     ),
     "a stale ack that was refused": Planted(
         checker.settled_by_a_stale_claim, [taken(2, _JOB), taken(4, _AGAIN), settled(5, "ack", _JOB, False)], None
@@ -296,7 +306,7 @@ PLANTED = {
         checker.fired_otherwise,
         [],
         "1 times",
-        Left({"fired": [{"id": 1, "uid": "often", "created": 101.0}]}, [], {}),
+        Left({"fired": [{"id": 1, "uid": "often", "created": 101.5}]}, [], {}),
     ),
     "somebody who has done nothing since": Planted(checker.stuck, [enqueued(200)], "stuck"),
 }

@@ -92,21 +92,24 @@ class Actor:
 
     async def enqueue(self) -> None:
         uids = [self.unique() for _ in range(self.chance.choice([1, 1, 1, 5]))]
-        queue = self.store.queue("jobs", visibility_timeout=LEASE, max_attempts=_FOREVER, base_backoff=0.1)
+        name = self.chance.choice(["jobs", "jobs", "jobs", "by hand"])
+        queue = self.store.queue(name, visibility_timeout=LEASE, max_attempts=_FOREVER, base_backoff=0.1)
         delay = self.chance.choice([None, None, 0.3])
-        with self.record.call("enqueue", "enqueue", queue="jobs", uids=uids) as call:
+        with self.record.call("enqueue", "enqueue", queue=name, uids=uids) as call:
             call.answer = await queue.enqueue_many(uids, priority=self.chance.randint(0, 2), delay=delay)
 
     async def work_by_hand(self) -> None:
-        queue = self.store.queue("jobs")
-        with self.record.call("by hand", "claim", queue="jobs") as call:
+        """On a queue of its own there is nobody quicker to take what has lapsed."""
+        name = self.chance.choice(["jobs", "by hand"])
+        queue = self.store.queue(name)
+        with self.record.call("by hand", "claim", queue=name) as call:
             handles = await queue.claim_batch(self.name, self.chance.randint(1, 4))
             call.answer = [claimed(handle.job) for handle in handles]
         together: list[JobHandle] = []
         for handle in handles:
             choice = self.chance.random()
             if choice < 0.1:
-                await anyio.sleep(self.chance.uniform(0.5, 1.5) * LEASE)  # so that some lapse
+                await anyio.sleep(self.chance.uniform(0.5, 1.5) * LEASE)  # so that some, and what waits, lapse
             elif choice < 0.3:
                 await self._heartbeat(handle)
             if self.chance.random() < 0.3:
