@@ -90,7 +90,10 @@ class Cursors:
         if cursor is not None:
             cursor.place = max(cursor.place, place)
             return
-        cursor = self._cursors[queue] = _Cursor(self, queue, place, anyio.current_time() + _LASTS)
+        now = anyio.current_time()
+        while self._cursors and (eldest := next(iter(self._cursors.values()))).until <= now:
+            self.drop(eldest.queue)  # of a queue from which nobody may ever claim again
+        cursor = self._cursors[queue] = _Cursor(self, queue, place, now + _LASTS)
         self._hub.attach(queue_wake(queue), cursor)
 
     def drop(self, queue: str) -> None:

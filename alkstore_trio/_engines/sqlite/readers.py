@@ -72,6 +72,7 @@ class Readers:
                         cut_short = self._closing and isinstance(error, sqlite3.Error) and is_busy(error)
                         request.error = Closed() if cut_short else translated(error, self._file)
                     finished.append(request)
+                del request  # or its answer would be kept until the next one comes
         finally:
             if session is not None:
                 session.close()
