@@ -53,6 +53,7 @@ _WINDOW = 3  # laps of which the least figure counts: what is not yet tidied up 
 _BATCH = 100  # jobs of one enqueue
 _BACKLOG = 500  # jobs that wait at most
 _LOCKS = 100  # names, used again and again: Postgres keeps a released one's row for a day
+_CONNECTIONS = 10  # of a store's on a server, of which transactions may have all but one
 _REST = 1.0  # seconds in which all has come to rest after a lap
 _LISTENERS = 100  # of a store that is idle
 
@@ -124,7 +125,7 @@ def on_postgres(dsn: str, schema: str = "alkstore") -> Iterator[Place]:
             return found
 
         url = f"{dsn}{'&' if '?' in dsn else '?'}application_name={schema}"
-        yield Place(partial(open_postgres, url, schema=schema), figures)
+        yield Place(partial(open_postgres, url, schema=schema, max_connections=_CONNECTIONS), figures)
 
 
 # What passes: each is given the number of its lap, so that names may be new
@@ -201,6 +202,11 @@ async def laps(place: Place, store: Store, lap: Lap, count: int) -> list[Figures
     """The figures after each lap."""
     found = []
     tasks = len(anyio.get_running_tasks())
+    async with AsyncExitStack() as transactions:  # so that the store has all the connections that it may come to have
+        for _ in range(_CONNECTIONS - 1):
+            tx = await transactions.enter_async_context(store.begin_tx())
+            await tx.get_offset_tx("orders", "nobody")
+        await store.queues()
     for number in range(count):
         await lap(store, number)
         with anyio.move_on_after(_REST):  # whoever has something left to do, such as to tell other stores, does it
