@@ -133,8 +133,11 @@ def _misread(params: dict[str, str], is_uri: bool) -> str:
         return "has a port that is no number"
     if not re.fullmatch(r"-?[0-9]*\.?[0-9]*", params.get("connect_timeout", "0")):
         return "has a connect_timeout that is no number"
-    if is_uri and "@" in params.get("dbname", ""):
+    dbname = params.get("dbname", "")
+    if is_uri and "@" in dbname:
         return "has an '@' in its dbname"
+    if re.search(r"://|password\s*=", dbname):  # the server would quote it
+        return "has another conninfo in its dbname"
     return ""
 
 
