@@ -20,6 +20,7 @@ from .kit import *
 from .lifecycle import *
 from .locks import *
 from .notify import *
+from .odd import *
 from .outbox import *
 from .queues import *
 from .scheduler import *
