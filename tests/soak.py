@@ -57,7 +57,7 @@ _CONNECTIONS = 10  # of a store's on a server, of which transactions may have al
 _REST = 1.0  # seconds in which all has come to rest after a lap
 _LISTENERS = 100  # of a store that is idle
 
-_KEPT = 128 * 2**10  # bytes of memory by which even those differ
+_KEPT = 256 * 2**10  # bytes of memory by which even those differ, with plans that a connection comes to late
 WAL = 5 * 2**20  # bytes: the store's own limit and what may be written while it waits for a reader
 _DEAD = (
     40 * 2**20
