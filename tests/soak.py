@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 _LAPS = 10
+_FEWEST = 20_000
 _WINDOW = 3  # laps of which the least figure counts: what is not yet tidied up comes and goes
 _BATCH = 100  # jobs of one enqueue
 _BACKLOG = 500  # jobs that wait at most
@@ -333,6 +334,8 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=20, help="seconds for which each idle store is watched")
     parser.add_argument("--loop", choices=["trio", "asyncio"], default="trio")
     options = parser.parse_args()
+    if options.jobs < _FEWEST:
+        parser.error(f"--jobs is at least {_FEWEST:,}: fewer do not fill a WAL in the laps that warm up")
     with ExitStack() as stack:
         server = stack.enter_context(Server()) if options.engine == "postgres" else None
         if server is not None:
