@@ -17,7 +17,7 @@ from tests.chaos.plan import ENGINES, Engine, plan
 _LEASE = 1.0
 _LETTERS = "__alkstore_outbox:letters"
 
-_JOB = {"queue": "jobs", "id": 1, "uid": "a", "start": 10.0, "end": 11.0, "created": 9.0}
+_JOB = {"queue": "jobs", "id": 1, "uid": "a", "start": 10.0, "end": 11.0, "created": 9.0, "steps": 0}
 _AGAIN = {**_JOB, "start": 11.5, "end": 12.5}
 _TOO_SOON = {**_JOB, "start": 10.5, "end": 11.5}
 
@@ -144,6 +144,18 @@ PLANTED = {
             taken(4, _AGAIN),
         ],
         "held by two",
+    ),
+    "a claim that was renewed by a clock that was set back": Planted(
+        checker.held_by_two,
+        [
+            taken(2, _JOB),
+            call(3, "heartbeat", {"claim": _JOB, "steps": 2, "now": 4.0}, True),
+            taken(4, {**_TOO_SOON, "steps": None}),
+        ],
+        None,
+    ),
+    "a claim that was not, while the clock was set back": Planted(
+        checker.held_by_two, [taken(2, _JOB), taken(4, {**_TOO_SOON, "steps": None})], "held by two"
     ),
     "a claim while a handler runs": Planted(
         checker.held_by_two, [handled(2, _JOB, lasts=9), taken(4, _TOO_SOON)], "held by two"

@@ -6,6 +6,7 @@ again. Exits with 1 if there was one, and says which, and where the history is.
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -59,7 +60,10 @@ def main() -> int:
         print(f"{times:8} {verb} {outcome}")
     found = violations(history)
     print("\n".join(found[:_SHOWN]), f"{len(found)} violations", sep="\n")
-    return 1 if found else 0
+    if found:
+        return 1
+    shutil.rmtree(folder)
+    return 0
 
 
 if __name__ == "__main__":

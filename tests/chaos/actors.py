@@ -40,20 +40,6 @@ async def prepare(store: Store) -> dict[str, float]:
     return {state.schedule.name: state.next_at for state in await store.schedules()}
 
 
-def claimed(job: Job) -> dict[str, Any]:
-    """What a claim has shown of a job."""
-    assert job.claim_expires_at is not None
-    start = job.claim_expires_at - job.visibility_timeout
-    return {
-        "queue": job.queue,
-        "id": job.id,
-        "uid": job.payload,
-        "start": start,
-        "end": job.claim_expires_at,
-        "created": job.created_at,
-    }
-
-
 @attrs.define(eq=False)
 class Actor:
     """It acts through one store; ``name`` is unique in the run, and ``stable`` that of whoever takes over after it."""
@@ -90,6 +76,20 @@ class Actor:
 
     # Queues
 
+    def claimed(self, job: Job) -> dict[str, Any]:
+        """What a claim has shown of a job, and how often the clock had been set, unless it was since that reading."""
+        assert job.claim_expires_at is not None
+        start = job.claim_expires_at - job.visibility_timeout
+        return {
+            "queue": job.queue,
+            "id": job.id,
+            "uid": job.payload,
+            "start": start,
+            "end": job.claim_expires_at,
+            "created": job.created_at,
+            "steps": self.world.steps if self.world.may_have_read(start) else None,
+        }
+
     async def enqueue(self) -> None:
         uids = [self.unique() for _ in range(self.chance.choice([1, 1, 1, 5]))]
         name = self.chance.choice(["jobs", "jobs", "jobs", "by hand"])
@@ -104,7 +104,7 @@ class Actor:
         queue = self.store.queue(name)
         with self.record.call("by hand", "claim", queue=name) as call:
             handles = await queue.claim_batch(self.name, self.chance.randint(1, 4))
-            call.answer = [claimed(handle.job) for handle in handles]
+            call.answer = [self.claimed(handle.job) for handle in handles]
         together: list[JobHandle] = []
         for handle in handles:
             choice = self.chance.random()
@@ -117,18 +117,18 @@ class Actor:
             else:
                 await self._settle(handle, self.chance.choice(["ack"] * 7 + ["retry", "release", "fail"]))
         if together:
-            claims = [claimed(handle.job) for handle in together]
+            claims = [self.claimed(handle.job) for handle in together]
             with self.record.call("by hand", "ack_batch", claims=claims) as call:
                 call.answer = await queue.ack_batch(together)
 
     async def _heartbeat(self, handle: JobHandle) -> None:
         steps, now = self.world.steps, await self.now()
-        with self.record.call("by hand", "heartbeat", claim=claimed(handle.job), steps=steps, now=now) as call:
+        with self.record.call("by hand", "heartbeat", claim=self.claimed(handle.job), steps=steps, now=now) as call:
             call.answer = await handle.heartbeat() and steps == self.world.steps
 
     async def _settle(self, handle: JobHandle, verb: str) -> None:
         text = ["on purpose"] if verb in ("retry", "fail") else []
-        with self.record.call("by hand", verb, claim=claimed(handle.job)) as call:
+        with self.record.call("by hand", verb, claim=self.claimed(handle.job)) as call:
             call.answer = await getattr(handle, verb)(*text)
 
     async def work(self) -> None:
@@ -142,7 +142,7 @@ class Actor:
 
     async def _handle(self, task: str, job: Job) -> None:
         choice = self.chance.random()
-        with self.record.call(task, "handle", claim=claimed(job)):
+        with self.record.call(task, "handle", claim=self.claimed(job)):
             await anyio.sleep(self.chance.expovariate(1 / _PAUSE))
             if choice < 0.05:
                 raise ValueError("on purpose")

@@ -42,6 +42,7 @@ class Claim:
     end: float
     call: Call  # that was told of it, or a worker's handler
     by_worker: bool
+    steps: int | None  # of the clock since the run began; None: it was set since the claim's reading
 
     @property
     def known(self) -> float:
@@ -92,9 +93,18 @@ class History:
         for call in self.of("claim", "handle"):
             for claim in _claims_of(call):
                 claims[claim["id"]].append(
-                    Claim(claim["id"], claim["start"], claim["end"], call, call.verb == "handle")
+                    Claim(claim["id"], claim["start"], claim["end"], call, call.verb == "handle", claim["steps"])
                 )
         return claims
+
+    @cached_property
+    def heartbeats(self) -> dict[tuple[int, float], list[Call]]:
+        """By claim, its heartbeats."""
+        heartbeats: dict[tuple[int, float], list[Call]] = defaultdict(list)
+        for call in self.of("heartbeat"):
+            claim = call.asked["claim"]
+            heartbeats[claim["id"], claim["start"]].append(call)
+        return heartbeats
 
     @cached_property
     def settlements(self) -> dict[tuple[int, float], list[Call]]:
@@ -169,34 +179,30 @@ def half_enqueued(history: History) -> Iterator[str]:
 
 def held_by_two(history: History) -> Iterator[str]:
     """A claim ends, by lapse or by its holder's doing, before another begins."""
-    extended = _extensions(history)
     for claims in history.claims.values():
         for first, second in combinations(sorted(claims, key=lambda claim: claim.known), 2):
             if first.start == second.start:
                 yield f"held by two: job {first.id}, one claim of {first.call.who} and {second.call.who}"
                 continue
-            first_end = extended(first, second)
+            first_end = _extended(history, first, second)
             overlap = first.start < second.end - _ROUNDED and second.start < first_end - _ROUNDED
-            if overlap and not _let_go(history, first, second.known):
+            if overlap and not (_let_go(history, first, second.known) or _shortened(history, first, second)):
                 yield f"held by two: job {first.id}, {first.call.who} and {second.call.who}"
 
 
-def _extensions(history: History) -> Callable[[Claim, Claim], float]:
+def _extended(history: History, claim: Claim, other: Claim) -> float:
     """Until when a claim was good for certain when another one was asked for."""
-    heartbeats: dict[tuple[int, float], list[Call]] = defaultdict(list)
-    for call in history.of("heartbeat"):
-        if call.answer:
-            claim = call.asked["claim"]
-            heartbeats[claim["id"], claim["start"]].append(call)
+    end = claim.end
+    for call in history.heartbeats[claim.id, claim.start]:
+        if call.answer and call.ended < other.call.began and not other.by_worker:
+            end = max(end, call.asked["now"] + (claim.end - claim.start))
+    return end
 
-    def extended(claim: Claim, other: Claim) -> float:
-        end = claim.end
-        for call in heartbeats[claim.id, claim.start]:
-            if call.ended < other.call.began and not other.by_worker:
-                end = max(end, call.asked["now"] + (claim.end - claim.start))
-        return end
 
-    return extended
+def _shortened(history: History, claim: Claim, other: Claim) -> bool:
+    """Whether a renewal may have brought the end of a claim nearer: one by a clock that was set back."""
+    renewed = claim.by_worker or history.heartbeats[claim.id, claim.start]
+    return bool(renewed) and (claim.steps is None or claim.steps != other.steps)
 
 
 def _let_go(history: History, claim: Claim, before: float) -> bool:

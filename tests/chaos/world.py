@@ -45,6 +45,10 @@ class World:
         """How many steps the clock of the stores has taken."""
         return int(self._get()[1]) if self._decides else 0
 
+    def may_have_read(self, instant: float) -> bool:
+        """Whether the clock of the stores can have said so since it was set last."""
+        return not self._decides or instant <= self.clock()
+
     @property
     def wakes(self) -> Wakes:
         """What becomes of the library's own wakes now."""
@@ -71,7 +75,7 @@ class World:
             if wakes == "dropped":
                 channels = [channel for channel in channels if not channel.startswith(RESERVED_PREFIX)]
             fire(hub, channels)
-            if wakes == "spurious":
+            if wakes == "spurious" and channels:
                 fire(hub, [channel for channel in hub.channels if channel.startswith(RESERVED_PREFIX)])
 
         Hub.fire = meddled  # type: ignore[method-assign, assignment]
