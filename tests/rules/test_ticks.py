@@ -43,6 +43,18 @@ def test_a_boundary_fires_at_its_float_and_not_at_the_one_before(next_at: float,
     assert tick(next_at, interval, math.nextafter(boundary, 0)) == (periods, boundary)
 
 
+@pytest.mark.parametrize(
+    ("next_at", "interval", "periods"),
+    [(1_000.7, 60.0, 18), (1_000.1, 7.0, 28), (60.1, 2.0, 19), (60.2, 5.0, 25)],
+)
+def test_a_boundary_fires_at_its_float_though_its_distance_is_rounded_down(
+    next_at: float, interval: float, periods: int
+) -> None:
+    boundary = next_at + periods * interval
+    assert (boundary - next_at) // interval == periods - 1
+    assert tick(next_at, interval, boundary) == (periods + 1, next_at + (periods + 1) * interval)
+
+
 def test_600_seconds_behind_every_2_seconds() -> None:
     assert tick(1_000.0, 2.0, 1_600.0) == (64, 1_602.0)
 

@@ -1,0 +1,1573 @@
+"""Deliberate mistakes, one by one, each in a copy of the tree, and whether the tests that ought to catch it do.
+
+Run by hand, from the root of the tree: ``python -m tests.mutants [--only TEXT] [--list]``. First the tests that are to
+catch something must all pass on the code as it is. Nothing here ever changes the tree itself.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import attrs
+
+from tests.folders import FOLDER
+from tests.servers import GIVEN, running
+
+__all__ = ["MUTANTS", "PACKAGE", "Mutant"]
+
+_ROOT = Path(__file__).parent.parent
+PACKAGE = _ROOT / "alkstore_trio"
+
+_COPIED = ("alkstore_trio", "tests", "pyproject.toml")
+_AT_A_TIME = 2
+_CHUNK = 40  # tests that are asked at once of the code as it is, so that they keep the bound
+_BOUND = 150.0  # seconds after which a run hangs: some times what any selection takes
+_FIRST = re.compile(r"^(?:FAILED|ERROR) tests/(.+?)(?: - .*)?$", re.MULTILINE)
+
+
+@attrs.frozen
+class Mutant:
+    """A mistake: what it comes to, where it is made, and the tests that see it."""
+
+    name: str
+    file: str  # within the package
+    old: str  # occurs there once
+    new: str
+    tests: str  # files and node ids within ``tests/``, apart by blanks
+
+
+def _pytest(folder: str, tests: Sequence[str], *options: str) -> tuple[int | None, str]:
+    """The exit status of a run in a copy of the tree, ``None`` for one that hangs, and what it printed."""
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", *options]
+    environment = os.environ | {"PYTHONPATH": folder}  # whatever a test starts imports the copy too
+    with subprocess.Popen(
+        [*command, *(f"tests/{test}" for test in tests)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=_BOUND)
+            return process.returncode, printed
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def _copy() -> Iterator[str]:
+    """A copy of what the tests of the library need."""
+    with TemporaryDirectory(prefix="mutant-", dir=FOLDER) as folder:
+        for name in _COPIED:
+            source = _ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, Path(folder, name))
+            else:
+                shutil.copy2(source, folder)
+        yield folder
+
+
+def _judged(mutant: Mutant) -> tuple[bool, str]:
+    """Whether a mutant is caught, and the verdict in words."""
+    with _copy() as folder:
+        path = Path(folder, "alkstore_trio", mutant.file)
+        text = path.read_text(encoding="utf-8")
+        if text.count(mutant.old) != 1:
+            return False, f"DOES NOT APPLY: its text occurs {text.count(mutant.old)} times"
+        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+        status, printed = _pytest(folder, mutant.tests.split(), "-x")
+    if status is None:
+        return True, f"caught: a test hangs ({_BOUND:.0f} s)"
+    if status == 0:
+        return False, "SURVIVED"
+    failed = _FIRST.search(printed)
+    if status != 1 or failed is None:  # no test has run
+        return False, f"DID NOT RUN: pytest ended with {status}\n{printed}"
+    return True, f"caught: {failed[1]}"
+
+
+def _all_pass(mutants: Sequence[Mutant]) -> bool:
+    """Whether the tests pass on the code as it is: one that fails anyway would catch anything."""
+    tests = sorted({test for mutant in mutants for test in mutant.tests.split()})
+    with _copy() as folder:
+        for start in range(0, len(tests), _CHUNK):
+            status, printed = _pytest(folder, tests[start : start + _CHUNK], "-n", str(_AT_A_TIME))
+            if status != 0:
+                print(f"the code as it is: pytest ended with {status}\n{printed}")
+                return False
+    return True
+
+
+def main() -> int:
+    """Judge the mutants that are asked for; 1 if one of them is not caught."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", metavar="TEXT", default="", help="those whose name or file has it in it")
+    parser.add_argument("--list", action="store_true", help="only name them")
+    parser.add_argument("--unproved", action="store_true", help="do not ask first whether the tests pass as it is")
+    arguments = parser.parse_args()
+    mutants = [mutant for mutant in MUTANTS if arguments.only in mutant.name or arguments.only in mutant.file]
+    if not mutants:
+        parser.error(f"no mutant has {arguments.only!r} in its name or file")
+    if arguments.list:
+        for mutant in mutants:
+            print(f"{mutant.file}: {mutant.name}")
+        return 0
+    began = time.monotonic()
+    with running() as dsn, ThreadPoolExecutor(_AT_A_TIME) as threads:
+        os.environ[GIVEN] = dsn  # one server for all runs
+        if not arguments.unproved and not _all_pass(mutants):
+            return 1
+        caught = 0
+        for mutant, (well, verdict) in zip(mutants, threads.map(_judged, mutants), strict=True):
+            caught += well
+            print(f"{mutant.file}: {mutant.name}\n    {verdict}", flush=True)
+    print(f"{caught} of {len(mutants)} caught in {time.monotonic() - began:.0f} s")
+    return caught != len(mutants)
+
+
+MUTANTS = [
+    # The rules
+    Mutant(
+        "a claim has lapsed at its deadline already",
+        "_rules/queue.py",
+        "claim_ends is not None and claim_ends >= now",
+        "claim_ends is not None and claim_ends > now",
+        "rules/test_queue.py::test_a_claim_is_valid_up_to_its_deadline_and_a_lapsed_one_is_like_an_unclaimed_row",
+    ),
+    Mutant(
+        "a job expires after its instant, not at it",
+        "_rules/queue.py",
+        "row.expires_at <= now:",
+        "row.expires_at < now:",
+        "rules/test_queue.py::test_a_pending_row_is_expired_or_delayed_or_ready_or_spent",
+    ),
+    Mutant(
+        "a job is due after its instant, not at it",
+        "_rules/queue.py",
+        "row.run_at > now and",
+        "row.run_at >= now and",
+        "rules/test_queue.py::test_a_pending_row_is_expired_or_delayed_or_ready_or_spent",
+    ),
+    Mutant(
+        "a lapsed claim waits for its run_at again",
+        "_rules/queue.py",
+        "row.run_at > now and claim_ends is None",
+        "row.run_at > now",
+        "rules/test_queue.py::test_a_claim_is_valid_up_to_its_deadline_and_a_lapsed_one_is_like_an_unclaimed_row",
+    ),
+    Mutant(
+        "a job has an attempt more than its stamp says",
+        "_rules/queue.py",
+        "READY if row.attempts < row.stamps",
+        "READY if row.attempts <= row.stamps",
+        "rules/test_queue.py::test_a_pending_row_is_expired_or_delayed_or_ready_or_spent",
+    ),
+    Mutant(
+        "a retry gives an attempt more than the stamp says",
+        "_rules/queue.py",
+        "if row.attempts >= row.stamps.max_attempts:",
+        "if row.attempts > row.stamps.max_attempts:",
+        "rules/test_queue.py::test_a_retry_without_an_attempt_left_is_a_death",
+    ),
+    Mutant(
+        "a claim keeps the token of the one before",
+        "_rules/queue.py",
+        "    row.token += 1\n",
+        "    row.token = 1\n",
+        "rules/test_queue.py::test_no_token_is_ever_given_twice_to_a_row",
+    ),
+    Mutant(
+        "a later claim changes the row that its holder has",
+        "_rules/queue.py",
+        "    if row.token:\n",
+        "    if False:\n",
+        "rules/test_queue.py::test_a_row_that_was_claimed_once_is_left_to_its_holder_by_every_change",
+    ),
+    Mutant(
+        "a claim spends no attempt",
+        "_rules/queue.py",
+        "    row.attempts += 1\n",
+        "",
+        "rules/test_queue.py::test_a_claim_takes_an_attempt_a_token_and_the_whole_timeout",
+    ),
+    Mutant(
+        "a release keeps its attempt",
+        "_rules/queue.py",
+        "attempts=row.attempts - 1)",
+        "attempts=row.attempts)",
+        "rules/test_queue.py::test_a_release_refunds_the_attempt",
+    ),
+    Mutant(
+        "a row that is pending again keeps its deadline",
+        "_rules/queue.py",
+        "state=PENDING, worker_id=None, claim_expires_at=None)",
+        "state=PENDING, worker_id=None)",
+        "rules/test_queue.py::test_a_release_refunds_the_attempt rules/test_queue.py::test_a_retry_waits_as_told",
+    ),
+    Mutant(
+        "a revived row expires as it would have",
+        "_rules/queue.py",
+        "run_at=now, expires_at=None,",
+        "run_at=now,",
+        "rules/test_queue.py::test_a_revived_row_is_as_if_new_but_for_its_birth",
+    ),
+    Mutant(
+        "a run_at wins over a delay",
+        "_rules/queue.py",
+        "return shifted(now, delay) if delay is not None else now if run_at is None else run_at",
+        "return run_at if run_at is not None else now if delay is None else shifted(now, delay)",
+        "rules/test_queue.py::test_a_new_row_is_ready_now_or_when_asked_and_a_delay_wins",
+    ),
+    Mutant(
+        "an error text is a character too long",
+        "_rules/queue.py",
+        "_LONGEST_ERROR = 8_192",
+        "_LONGEST_ERROR = 8_193",
+        "rules/test_queue.py::test_an_error_text_is_what_every_engine_can_store",
+    ),
+    Mutant(
+        "a retention counts from the birth of a job",
+        "_rules/queue.py",
+        "shifted(row.died_at, row.stamps",
+        "shifted(row.created_at, row.stamps",
+        "rules/test_queue.py::test_a_dead_row_is_kept_for_its_retention",
+    ),
+    Mutant(
+        "a lease that a float cannot tell from now ends at once",
+        "_rules/bounds.py",
+        "if now < end <= LATEST:",
+        "if now <= end <= LATEST:",
+        "rules/test_bounds.py::test_the_end_of_a_lease_is_finite_and_later_than_now",
+    ),
+    Mutant(
+        "what holds until an instant has ended at it",
+        "_rules/bounds.py",
+        "return math.nextafter(moment, math.inf) if moment < LATEST else moment",
+        "return moment",
+        "rules/test_bounds.py::test_after_is_the_next_float",
+    ),
+    Mutant(
+        "a lease of no time is taken",
+        "_rules/bounds.py",
+        "if seconds <= 0:",
+        "if seconds < 0:",
+        "rules/test_bounds.py::test_a_lease_that_has_expired_at_once_is_refused",
+    ),
+    Mutant(
+        "less than nothing is taken for nothing",
+        "_rules/bounds.py",
+        "    if seconds < 0:\n",
+        "    if False:\n",
+        "rules/test_bounds.py::test_less_than_nothing_is_refused",
+    ),
+    Mutant(
+        "an instant may overflow",
+        "_rules/bounds.py",
+        "return min(max(now + seconds, -LATEST), LATEST)",
+        "return now + seconds",
+        "rules/test_bounds.py::test_a_shifted_instant_is_always_finite",
+    ),
+    Mutant(
+        "an int of 65 bits is kept",
+        "_rules/bounds.py",
+        "LARGEST = 2**63 - 1",
+        "LARGEST = 2**63",
+        "rules/test_bounds.py::test_a_kept_int_beyond_64_bits_is_refused",
+    ),
+    Mutant(
+        "the curve doubles an attempt early",
+        "_rules/backoff.py",
+        "min(attempts - 1, _STEEPEST)",
+        "min(attempts, _STEEPEST)",
+        "rules/test_backoff.py::test_every_attempt_of_ten_thousand_is_within_its_range",
+    ),
+    Mutant(
+        "the jitter of the curve begins at nothing",
+        "_rules/backoff.py",
+        "return ceiling / 2 + ceiling / 2 * jitter",
+        "return ceiling * jitter",
+        "rules/test_backoff.py::test_every_attempt_of_ten_thousand_is_within_its_range",
+    ),
+    Mutant(
+        "the curve passes a day",
+        "_rules/backoff.py",
+        "min(base_backoff * 2.0**doublings, _HIGHEST)",
+        "base_backoff * 2.0**doublings",
+        "rules/test_backoff.py::test_it_never_overflows_nor_passes_a_day",
+    ),
+    Mutant(
+        "a tick makes up for a boundary too many",
+        "_rules/ticks.py",
+        "CATCH_UP = 64",
+        "CATCH_UP = 65",
+        "rules/test_ticks.py::test_each_missed_boundary_fires_once_and_64_at_most",
+    ),
+    Mutant(
+        "a boundary fires after its instant, not at it",
+        "_rules/ticks.py",
+        "if next_at > now:",
+        "if next_at >= now:",
+        "rules/test_ticks.py::test_each_missed_boundary_fires_once_and_64_at_most",
+    ),
+    Mutant(
+        "a registration starts a new grid each time",
+        "_rules/ticks.py",
+        "return next_at if interval == registered else first_boundary(now, registered)",
+        "return first_boundary(now, registered)",
+        "rules/test_ticks.py::test_an_unchanged_interval_keeps_its_grid_however_late",
+    ),
+    Mutant(
+        "a changed interval keeps the old grid",
+        "_rules/ticks.py",
+        "return next_at if interval == registered else first_boundary(now, registered)",
+        "return next_at",
+        "rules/test_ticks.py::test_a_changed_interval_starts_a_new_grid",
+    ),
+    Mutant(
+        "a difference that was rounded up fires a boundary that has not come",
+        "_rules/ticks.py",
+        "if shifted(next_at, steps * interval) > now:",
+        "if False:",
+        "rules/test_ticks.py::test_a_boundary_fires_at_its_float_and_not_at_the_one_before",
+    ),
+    Mutant(
+        "a difference that was rounded down leaves the next boundary behind",
+        "_rules/ticks.py",
+        "    if following <= now:  # or down from one\n",
+        "    if False:  # or down from one\n",
+        "rules/test_ticks.py::test_a_boundary_fires_at_its_float_though_its_distance_is_rounded_down",
+    ),
+    Mutant(
+        "a schedule of every nothing is taken",
+        "_rules/spec.py",
+        "if not 0 < seconds",
+        "if not 0 <= seconds",
+        "rules/test_spec.py::test_anything_else_is_refused_and_told",
+    ),
+    Mutant(
+        "what follows a spec is ignored",
+        "_rules/spec.py",
+        "_EVERY.fullmatch(spec)",
+        "_EVERY.match(spec)",
+        "rules/test_spec.py::test_anything_else_is_refused_and_told",
+    ),
+    Mutant(
+        "a name of 512 bytes is too long",
+        "_rules/names.py",
+        "if size > _LONGEST",
+        "if size >= _LONGEST",
+        "rules/test_names.py::test_a_name_is_taken_as_it_is",
+    ),
+    Mutant(
+        "a name is measured in characters",
+        "_rules/names.py",
+        "            size = len(name.encode())\n",
+        "            size = len(name.encode()[:0]) + len(name)\n",
+        "rules/test_names.py::test_a_name_that_no_engine_takes_is_refused_and_told",
+    ),
+    Mutant(
+        "a NaN is JSON",
+        "_rules/payload.py",
+        '":", ",", False, False, False)',
+        '":", ",", False, False, True)',
+        "rules/test_payload.py::test_what_json_cannot_carry_is_refused",
+    ),
+    Mutant(
+        "a lone surrogate is JSON",
+        "_rules/payload.py",
+        "if not body.isascii():",
+        "if False:",
+        "rules/test_payload.py::test_what_json_cannot_carry_is_refused",
+    ),
+    # Ops, and the wakes that follow them
+    Mutant(
+        "an enqueue wakes nobody",
+        "_ops.py",
+        "    def wakes(self, ids: list[int], /)",
+        "    def silent(self, ids: list[int], /)",
+        "conformance/test_memory.py::test_an_idle_worker_wakes_for_an_enqueue",
+    ),
+    Mutant(
+        "a publish wakes nobody",
+        "_ops.py",
+        "    def wakes(self, offsets: list[int], /)",
+        "    def silent(self, offsets: list[int], /)",
+        "conformance/test_memory.py::test_a_subscriber_replays_and_then_follows",
+    ),
+    Mutant(
+        "a notify wakes nobody",
+        "_ops.py",
+        "    channel: str\n\n    def wakes(",
+        "    channel: str\n\n    def silent(",
+        "conformance/test_memory.py::test_a_notify_wakes_a_listener_with_its_channel_and_nothing_else",
+    ),
+    Mutant(
+        "a retry wakes nobody",
+        "_ops.py",
+        "    jitter: float\n\n    def wakes(",
+        "    jitter: float\n\n    def silent(",
+        "conformance/test_memory.py::test_an_idle_worker_wakes_for_a_fire_a_retry_a_release_and_a_revival",
+    ),
+    Mutant(
+        "a release wakes nobody",
+        "_ops.py",
+        "    token: int\n    delay: float | None\n\n    def wakes(",
+        "    token: int\n    delay: float | None\n\n    def silent(",
+        "conformance/test_memory.py::test_an_idle_worker_wakes_for_a_fire_a_retry_a_release_and_a_revival",
+    ),
+    Mutant(
+        "a heartbeat that brings a deadline nearer wakes nobody",
+        "_ops.py",
+        "if landed and self.extend is not None else ()",
+        "if False else ()",
+        "conformance/test_memory.py::test_a_worker_takes_over_a_claim_once_it_has_lapsed",
+    ),
+    Mutant(
+        "a worker's own renewal wakes all workers",
+        "_ops.py",
+        "if landed and self.extend is not None else ()",
+        "if landed else ()",
+        "conformance/test_memory.py::test_a_claim_is_renewed_no_more_than_it_needs",
+    ),
+    Mutant(
+        "a revival wakes nobody",
+        "_ops.py",
+        "    def wakes(self, count: int, /)",
+        "    def silent(self, count: int, /)",
+        "conformance/test_memory.py::test_a_revived_row_wakes_a_worker",
+    ),
+    Mutant(
+        "a registration wakes no runner",
+        "_ops.py",
+        "return (names.SCHEDULE_WAKE,)",
+        "return ()",
+        "conformance/test_memory.py::test_an_idle_runner_wakes_at_once_for_a_schedule_that_is_added",
+    ),
+    Mutant(
+        "a fire wakes nobody",
+        "_ops.py",
+        "if fired and fired.times else ()",
+        "if False else ()",
+        "conformance/test_memory.py::test_an_idle_worker_wakes_for_a_fire_a_retry_a_release_and_a_revival",
+    ),
+    Mutant(
+        "a commit wakes queues before streams",
+        "_ops.py",
+        "return [*notified, *streams, *queues]",
+        "return [*notified, *queues, *streams]",
+        "conformance/test_memory.py::test_notifies_wake_first_in_stage_order_then_events_then_queues",
+    ),
+    Mutant(
+        "a commit does not wake those from whom it held events back",
+        "_ops.py",
+        "streams = dict.fromkeys(map(names.stream_wake, uncovered))",
+        "streams: dict[str, None] = {}",
+        "conformance/test_memory.py::test_a_commit_wakes_the_subscriber_of_what_it_held_back",
+    ),
+    # Memory
+    Mutant(
+        "memory does not look at the token of a claim",
+        "_engines/queue_table.py",
+        "if row is not None and row.token == token and slot",
+        "if row is not None and slot",
+        "conformance/test_memory.py::test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried_everything",
+    ),
+    Mutant(
+        "memory does not look at the deadline of a claim",
+        "_engines/queue_table.py",
+        "row.token == token and slot(row, now) is LEASED else None",
+        "row.token == token else None",
+        "conformance/test_memory.py::test_a_late_op_is_refused_and_the_row_is_as_it_was",
+    ),
+    Mutant(
+        "memory lines up whatever comes last",
+        "_engines/queue_table.py",
+        "if last.run_at < row.run_at or (last.run_at == row.run_at and last.id < row.id):",
+        "if True:",
+        "conformance/test_memory.py::test_claims_go_by_priority_then_run_at_then_id",
+    ),
+    Mutant(
+        "memory's lanes go from the lowest priority up",
+        "_engines/queue_table.py",
+        "sorted(self._lanes, reverse=True)",
+        "sorted(self._lanes)",
+        "conformance/test_memory.py::test_claims_go_by_priority_then_run_at_then_id",
+    ),
+    Mutant(
+        "memory's heap forgets the run_at",
+        "_engines/queue_table.py",
+        "heappush(self._heap, (-row.priority, row.run_at, row.id, row))",
+        "heappush(self._heap, (-row.priority, -math.inf, row.id, row))",
+        "conformance/test_memory.py::test_claims_go_by_priority_then_run_at_then_id "
+        "conformance/test_memory.py::test_claims_go_in_order_over_fresh_and_lapsed_rows_alike",
+    ),
+    Mutant(
+        "memory's heap takes the latest id first",
+        "_engines/queue_table.py",
+        "heappush(self._heap, (-row.priority, row.run_at, row.id, row))",
+        "heappush(self._heap, (-row.priority, row.run_at, -row.id, row))",
+        "conformance/test_memory.py::test_claims_go_by_priority_then_run_at_then_id "
+        "conformance/test_memory.py::test_claims_go_in_order_over_fresh_and_lapsed_rows_alike",
+    ),
+    Mutant(
+        "memory's heap waits for its lanes to be empty",
+        "_engines/queue_table.py",
+        "if heap and heap[0] < (-row.priority, row.run_at, row.id):",
+        "if False:",
+        "conformance/test_memory.py::test_claims_go_by_priority_then_run_at_then_id "
+        "conformance/test_memory.py::test_claims_go_in_order_over_fresh_and_lapsed_rows_alike",
+    ),
+    Mutant(
+        "memory makes a delayed job ready after its instant",
+        "_engines/queue_table.py",
+        "while self._delayed.head() <= now:",
+        "while self._delayed.head() < now:",
+        "conformance/test_memory.py::test_a_row_is_claimable_from_its_run_at_on",
+    ),
+    Mutant(
+        "memory lets a job be claimed at its expiry",
+        "_engines/queue_table.py",
+        "while self._expiries.head() <= now:",
+        "while self._expiries.head() < now:",
+        "conformance/test_memory.py::test_a_row_is_claimable_until_just_before_it_expires",
+    ),
+    Mutant(
+        "memory keeps a dead row at the end of its retention",
+        "_engines/queue_table.py",
+        "while self._retention.head() <= now:",
+        "while self._retention.head() < now:",
+        "conformance/test_memory.py::test_a_dead_row_is_kept_for_its_retention",
+    ),
+    Mutant(
+        "memory has a waiter look at the deadline, when the claim is still valid",
+        "_engines/queue_table.py",
+        "after(self._leases.head()))",
+        "self._leases.head())",
+        "conformance/test_memory.py::test_the_next_ready_instant_of_a_lease_is_the_float_after_its_deadline",
+    ),
+    Mutant(
+        "memory's claims bury nobody",
+        "_engines/queue_table.py",
+        "        if self._spent:\n",
+        "        if False:\n",
+        "conformance/test_memory.py::test_a_lapsed_claim_without_attempts_dies_of_the_next_claim",
+    ),
+    Mutant(
+        "memory lists the processing among the pending",
+        "_engines/queue_table.py",
+        "        self._processing += count - reclaimed\n",
+        "        self._processing += count\n",
+        "conformance/test_memory.py::test_statistics_count_rows_by_state_and_what_a_claim_would_take "
+        "engines/test_memory_walk.py",
+    ),
+    Mutant(
+        "memory gives ids again",
+        "_engines/tables.py",
+        "self._last_job = last = self._last_job + len(write.bodies)",
+        "self._last_job = max(last := self._last_job + len(write.bodies), 1)",
+        "conformance/test_memory.py::test_ids_are_one_counter_of_the_store_that_begins_at_one",
+    ),
+    Mutant(
+        "memory gives the offsets of trimmed events again",
+        "_engines/tables.py",
+        "        first = table.last + 1\n        table.last = last = table.last + len(write.bodies)\n",
+        "        first = (table.events[-1].offset if table.events else 0) + 1\n"
+        "        table.last = last = first - 1 + len(write.bodies)\n",
+        "conformance/test_memory.py::test_offsets_are_never_given_again_after_a_trim_and_saved_ones_stay",
+    ),
+    Mutant(
+        "memory saves an offset that is no advance",
+        "_engines/tables.py",
+        "if op.offset <= self.saved(op.stream, op.consumer):",
+        "if op.offset < self.saved(op.stream, op.consumer):",
+        "conformance/test_memory.py::test_a_saved_offset_never_goes_back",
+    ),
+    Mutant(
+        "memory lets a saved offset go back",
+        "_engines/tables.py",
+        "if op.offset <= self.saved(op.stream, op.consumer):",
+        "if op.offset == self.saved(op.stream, op.consumer):",
+        "conformance/test_memory.py::test_a_saved_offset_never_goes_back "
+        "conformance/test_memory.py::test_the_merge_of_two_saves_keeps_the_greater",
+    ),
+    Mutant(
+        "memory shows events above those that may still be committed",
+        "_engines/tables.py",
+        "        if not self.staged:\n",
+        "        if True:\n",
+        "conformance/test_memory.py::test_a_reader_that_saves_what_it_read_misses_nothing_of_concurrent_transactions",
+    ),
+    Mutant(
+        "memory holds a transaction's own events back from it",
+        "_engines/tables.py",
+        "for key, first in self.staged.items() if key != reader)",
+        "for key, first in self.staged.items())",
+        "conformance/test_memory.py::test_a_transaction_sees_its_own_events_but_none_above_those_of_another "
+        "conformance/test_memory.py::test_a_transaction_sees_its_own_events_after_the_committed_ones_and_nobody_else_does",
+    ),
+    Mutant(
+        "memory trims what nobody may see yet",
+        "_engines/tables.py",
+        "end = min(bisect_right(table.events, op.horizon, key=_OFFSET), table.visible())",
+        "end = bisect_right(table.events, op.horizon, key=_OFFSET)",
+        "conformance/test_memory.py::test_a_trim_takes_any_horizon "
+        "conformance/test_memory.py::test_a_trim_deletes_up_to_its_horizon_and_that_too "
+        "engines/test_memory_walk.py",
+    ),
+    Mutant(
+        "memory keeps the event at a trim's horizon",
+        "_engines/tables.py",
+        "end = min(bisect_right(table.events",
+        "end = min(bisect_left(table.events",
+        "conformance/test_memory.py::test_a_trim_deletes_up_to_its_horizon_and_that_too",
+    ),
+    Mutant(
+        "memory reads the event at an offset again",
+        "_engines/tables.py",
+        "start = bisect_right(self.events, offset, key=_OFFSET)",
+        "start = bisect_left(self.events, offset, key=_OFFSET)",
+        "conformance/test_memory.py::test_a_read_gives_what_is_greater_than_its_offset_and_no_more_than_its_limit",
+    ),
+    Mutant(
+        "memory puts an event where its transaction committed",
+        "_engines/tables.py",
+        "if events and events[-1].offset > event.offset:",
+        "if False:",
+        "conformance/test_memory.py::test_a_reader_that_saves_what_it_read_misses_nothing_of_concurrent_transactions "
+        "engines/test_memory_walk.py",
+    ),
+    Mutant(
+        "memory tells nobody what the end of a transaction uncovers",
+        "_engines/tables.py",
+        "            if table.visible() > before:\n",
+        "            if False:\n",
+        "conformance/test_memory.py::test_a_commit_wakes_the_subscriber_of_what_it_held_back",
+    ),
+    Mutant(
+        "memory holds a lock at its deadline",
+        "_engines/tables.py",
+        "if row is not None and row.expires_at > now:",
+        "if row is not None and row.expires_at >= now:",
+        "conformance/test_memory.py::test_a_hold_lapses_exactly_at_its_ttl",
+    ),
+    Mutant(
+        "memory grants a lock that another owner holds",
+        "_engines/tables.py",
+        "return row.token if row.owner == op.owner else None",
+        "return row.token",
+        "conformance/test_memory.py::test_a_lock_is_held_until_it_is_released",
+    ),
+    Mutant(
+        "memory renews a lock that has lapsed",
+        "_engines/tables.py",
+        "row.token != op.token or row.expires_at <= now:",
+        "row.token != op.token:",
+        "conformance/test_memory.py::test_a_renewal_at_or_past_expiry_is_false_though_nobody_took_the_lock",
+    ),
+    Mutant(
+        "memory renews a lock at its deadline",
+        "_engines/tables.py",
+        "row.token != op.token or row.expires_at <= now:",
+        "row.token != op.token or row.expires_at < now:",
+        "conformance/test_memory.py::test_a_renewal_at_or_past_expiry_is_false_though_nobody_took_the_lock",
+    ),
+    Mutant(
+        "memory renews the hold of somebody else",
+        "_engines/tables.py",
+        "if row is None or row.token != op.token or row.expires_at",
+        "if row is None or row.expires_at",
+        "conformance/test_memory.py::test_tokens_grow_with_each_new_hold_after_release_and_after_lapse "
+        "conformance/test_memory.py::test_an_owner_that_asks_after_a_lapse_has_a_new_hold",
+    ),
+    Mutant(
+        "memory releases the hold of somebody else",
+        "_engines/tables.py",
+        "        if row is None or row.token != op.token:\n",
+        "        if row is None:\n",
+        "conformance/test_memory.py::test_a_release_after_another_took_the_lock_is_false_and_leaves_it",
+    ),
+    Mutant(
+        "memory's lock tokens do not grow",
+        "_engines/tables.py",
+        "        self._last_token += 1\n",
+        "        self._last_token = 1\n",
+        "conformance/test_memory.py::test_tokens_grow_with_each_new_hold_after_release_and_after_lapse",
+    ),
+    Mutant(
+        "memory fires on a lease that has lapsed",
+        "_engines/tables.py",
+        "lease.token != op.token or lease.expires_at <= now:",
+        "lease.token != op.token:",
+        "conformance/test_memory.py::test_a_leader_that_stalls_past_its_lease_before_a_fire_fires_nothing",
+    ),
+    Mutant(
+        "memory fires on the lease of another leader",
+        "_engines/tables.py",
+        "if lease is None or lease.token != op.token or",
+        "if lease is None or",
+        "conformance/test_memory.py::test_a_lease_that_another_took_meanwhile_fires_nothing",
+    ),
+    Mutant(
+        "memory fires a schedule that has moved on",
+        "_engines/tables.py",
+        "if row is None or row.next_at != op.seen:",
+        "if row is None:",
+        "conformance/test_memory.py::test_a_schedule_that_changes_after_the_reading_does_not_fire_on_what_was_read",
+    ),
+    Mutant(
+        "memory fires as of its own reading of the clock",
+        "_engines/tables.py",
+        "self.allocate_ids(work), op.at)",
+        "self.allocate_ids(work), now)",
+        "conformance/test_memory.py::test_a_leader_that_stalls_within_its_lease_fires_as_of_its_reading",
+    ),
+    Mutant(
+        "memory fires by name alone",
+        "_engines/tables.py",
+        'due.sort(key=attrgetter("next_at", "name"))',
+        'due.sort(key=attrgetter("name"))',
+        "conformance/test_memory.py::test_schedules_fire_in_order_of_boundary_and_name_each_with_all_its_fires",
+    ),
+    Mutant(
+        "memory finds a schedule due after its boundary, not at it",
+        "_engines/tables.py",
+        "            if row.next_at <= now\n",
+        "            if row.next_at < now\n",
+        "conformance/test_memory.py::test_nothing_fires_before_its_boundary_and_one_job_at_it",
+    ),
+    Mutant(
+        "memory deletes a job under a valid claim",
+        "_engines/tables.py",
+        "if jobs.slot(row, now) is not LEASED]",
+        "if row]",
+        "conformance/test_memory.py::test_everything_but_a_live_claim_of_the_queue_is_deleted",
+    ),
+    Mutant(
+        "a transaction does not read its own events",
+        "_engines/overlay.py",
+        "        if not own or limit == 0:\n",
+        "        if True:\n",
+        "conformance/test_memory.py::"
+        "test_a_transaction_sees_its_own_events_after_the_committed_ones_and_nobody_else_does",
+    ),
+    Mutant(
+        "a transaction reads its own events out of their order",
+        "_engines/overlay.py",
+        "return sorted([*committed, *own[start : start + limit]], key=_OFFSET)[:limit]",
+        "return [*own[start : start + limit], *committed][:limit]",
+        "conformance/test_memory.py::"
+        "test_a_transaction_sees_its_own_events_after_the_committed_ones_and_nobody_else_does",
+    ),
+    Mutant(
+        "a transaction does not read its own offsets",
+        "_engines/overlay.py",
+        "return max(self._offsets.get((stream, consumer), 0), committed)",
+        "return committed",
+        "conformance/test_memory.py::test_a_transaction_reads_from_the_offset_that_it_saved_and_nobody_else_does",
+    ),
+    Mutant(
+        "a transaction reads its own offset though a greater one was saved",
+        "_engines/overlay.py",
+        "return max(self._offsets.get((stream, consumer), 0), committed)",
+        "return self._offsets.get((stream, consumer), committed)",
+        "conformance/test_memory.py::test_the_merge_of_two_saves_keeps_the_greater "
+        "conformance/test_memory.py::test_a_staged_offset_never_goes_back",
+    ),
+    Mutant(
+        "a staged offset goes back",
+        "_engines/overlay.py",
+        "self._offsets[stream, consumer] = max(reached, offset)",
+        "self._offsets[stream, consumer] = offset",
+        "conformance/test_memory.py::test_a_staged_offset_never_goes_back",
+    ),
+    Mutant(
+        "a transaction sees the job of another queue",
+        "_engines/overlay.py",
+        "return row if row is not None and row.queue == queue else None",
+        "return row",
+        "conformance/test_memory.py::test_a_transaction_sees_its_own_jobs_and_nobody_else_does",
+    ),
+    Mutant(
+        "memory does not merge the staged jobs into a read",
+        "_engines/memory.py",
+        "return self._overlay().job(op.queue, op.id) or self._tables.job(op.queue, op.id)",
+        "return self._tables.job(op.queue, op.id)",
+        "conformance/test_memory.py::test_a_transaction_sees_its_own_jobs_and_nobody_else_does",
+    ),
+    Mutant(
+        "memory wakes for a notify when it is staged",
+        "_engines/memory.py",
+        "    def _notify(self, op: ops.Notify) -> None:\n        return None\n\n    def _save",
+        "    def _notify(self, op: ops.Notify) -> None:\n        self._engine.hub.fire((op.channel,))\n\n    def _save",
+        "conformance/test_memory.py::test_a_staged_notify_wakes_nobody_before_the_commit_and_once_after_it",
+    ),
+    Mutant(
+        "memory's discard wakes nobody",
+        "_engines/memory.py",
+        "self.hub.fire(ops.wakes_of_end((), self._tables.uncover(key, streams)))",
+        "self._tables.uncover(key, streams)",
+        "conformance/test_memory.py::test_a_discard_wakes_the_subscriber_of_what_it_held_back",
+    ),
+    Mutant(
+        "memory's transaction commits at once",
+        "_engines/memory.py",
+        "            self._staged = Staged((op, answer, now), self._staged)\n",
+        "            self._tables.apply([(op, answer, now)])\n",
+        "conformance/test_memory.py::test_a_discarded_transaction_leaves_nothing",
+    ),
+    Mutant(
+        "memory takes no notice of a clock that steps back",
+        "_engines/memory.py",
+        "        if now < tables.latest:\n",
+        "        if False:\n",
+        "conformance/test_memory.py::test_a_clock_that_steps_back_makes_a_row_wait_and_a_claim_valid_again",
+    ),
+    Mutant(
+        "memory does not discard a transaction that is dropped",
+        "_engines/memory.py",
+        "        if self._open and self._streams:\n",
+        "        if False:\n",
+        "engines/test_memory.py::test_a_transaction_that_is_dropped_is_discarded_at_once",
+    ),
+    # What stands above the engines
+    Mutant(
+        "a worker renews nothing",
+        "_worker.py",
+        "                        if self._task.renewed:\n",
+        "                        if False:\n",
+        "conformance/test_memory.py::test_a_claim_is_renewed_for_as_long_as_its_handler_runs",
+    ),
+    Mutant(
+        "a worker renews a claim when it is about to lapse",
+        "_worker.py",
+        "_RENEWALS = 3",
+        "_RENEWALS = 1",
+        "conformance/test_memory.py::test_a_claim_is_renewed_for_as_long_as_its_handler_runs",
+    ),
+    Mutant(
+        "a worker renews at each look",
+        "_worker.py",
+        "        held.renewed_at = now\n",
+        "",
+        "conformance/test_memory.py::test_a_claim_is_renewed_no_more_than_it_needs",
+    ),
+    Mutant(
+        "a worker renews the running alone",
+        "_worker.py",
+        "for held in tuple(self._held.values()):\n                        interval",
+        "for held in [held for held in self._held.values() if held.scope]:\n                        interval",
+        "conformance/test_memory.py::test_the_prefetched_are_renewed_like_the_running",
+    ),
+    Mutant(
+        "a worker's renewer is not told of a claim that is due sooner than it looks",
+        "_worker.py",
+        "        if job.visibility_timeout < _RENEWALS * SLICE:",
+        "        if False:",
+        "conformance/test_memory.py::test_a_claim_is_renewed_for_as_long_as_its_handler_runs "
+        "trio/test_autojump.py::test_a_handler_may_run_for_an_hour_under_a_short_visibility_timeout",
+    ),
+    Mutant(
+        "a worker lets a handler run whose claim was lost",
+        "_worker.py",
+        "            if held.scope is not None:\n                held.scope.cancel()\n            elif",
+        "            if held.scope is not None:\n                pass\n            elif",
+        "conformance/test_memory.py::test_a_claim_that_was_lost_cancels_its_handler_and_the_worker_goes_on",
+    ),
+    Mutant(
+        "a worker runs a prefetched job whose claim was lost",
+        "_worker.py",
+        "                self._waiting.remove(held)\n",
+        "                pass\n",
+        "conformance/test_memory.py::test_a_prefetched_claim_that_was_lost_is_not_run",
+    ),
+    Mutant(
+        "a worker arms its bell after it has claimed",
+        "_worker.py",
+        "            for row in rows:\n                self._hold(JobHandle(self._engine, row))\n",
+        "            event = self._change.arm()\n"
+        "            for row in rows:\n                self._hold(JobHandle(self._engine, row))\n",
+        "conformance/test_sqlite.py::test_an_idle_worker_wakes_for_an_enqueue "
+        "conformance/test_sqlite.py::test_an_idle_worker_wakes_for_a_fire_a_retry_a_release_and_a_revival "
+        "conformance/test_memory.py::test_an_idle_worker_wakes_for_an_enqueue",
+    ),
+    Mutant(
+        "a worker asks for a locked job on and on",
+        "_worker.py",
+        "                    with anyio.move_on_after(_NO_LUCK):\n                        await event.wait()\n",
+        "                    pass\n",
+        "engines/test_postgres_reading.py::test_a_worker_does_not_ask_on_and_on_for_a_job_that_somebody_else_has_locked",
+    ),
+    Mutant(
+        "a worker holds more than it runs and prefetches",
+        "_worker.py",
+        "        free = most - len(self._held)\n",
+        "        free = most\n",
+        "conformance/test_memory.py::test_a_worker_holds_no_more_claims_than_it_runs_and_prefetches",
+    ),
+    Mutant(
+        "what waits for its ack keeps a worker from claiming",
+        "_worker.py",
+        "return min(free + self._acking, free + most) if self._prefetch else free",
+        "return free",
+        "conformance/test_memory.py::test_a_worker_that_has_acked_still_holds_no_more_than_it_runs_and_prefetches "
+        "engines/test_postgres_reading.py",
+    ),
+    Mutant(
+        "a worker goes on claiming while many wait for their ack",
+        "_worker.py",
+        "return min(free + self._acking, free + most) if self._prefetch else free",
+        "return free + self._acking if self._prefetch else free",
+        "conformance/test_memory.py::test_a_worker_that_has_acked_still_holds_no_more_than_it_runs_and_prefetches",
+    ),
+    Mutant(
+        "a worker that is being stopped begins what waits",
+        "_worker.py",
+        "while self._waiting and not self._stopped():",
+        "while self._waiting:",
+        "conformance/test_memory.py::test_a_stop_lets_the_running_finish_within_its_grace "
+        "conformance/test_memory.py::test_a_stop_ends_claiming_at_once "
+        "conformance/test_memory.py::test_a_handler_may_stop_its_own_worker",
+    ),
+    Mutant(
+        "a worker ignores its stop",
+        "_worker.py",
+        "                    with stopping(self._stop):\n",
+        "                    with stopping(None):\n",
+        "conformance/test_memory.py::test_a_stop_ends_claiming_at_once",
+    ),
+    Mutant(
+        "a worker that is stopped gives its handlers no grace",
+        "_worker.py",
+        "with anyio.move_on_after(self._grace):",
+        "with anyio.move_on_after(0.0):",
+        "conformance/test_memory.py::test_a_stop_lets_the_running_finish_within_its_grace",
+    ),
+    Mutant(
+        "a worker that is stopped waits for its handlers for good",
+        "_worker.py",
+        "with anyio.move_on_after(self._grace):",
+        "with anyio.move_on_after(None):",
+        "conformance/test_memory.py::test_a_stop_with_no_grace_cancels_and_releases_at_once_with_the_attempts_refunded",
+    ),
+    Mutant(
+        "a worker that is stopped keeps what it has not begun",
+        "_worker.py",
+        '        """Give back what has not begun, give the rest its grace, then cancel it."""\n'
+        "        await self._release_waiting()\n",
+        '        """Give back what has not begun, give the rest its grace, then cancel it."""\n',
+        "conformance/test_memory.py::test_a_stop_ends_claiming_at_once "
+        "conformance/test_memory.py::test_a_worker_that_is_stopped_at_any_turn_leaves_no_claim_behind",
+    ),
+    Mutant(
+        "a worker that is cancelled keeps what it has not begun",
+        "_worker.py",
+        "            await give_back(partial(ack_together, self._engine, self._queue, handles))\n"
+        "        await self._release_waiting()\n",
+        "            await give_back(partial(ack_together, self._engine, self._queue, handles))\n",
+        "conformance/test_memory.py::test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind",
+    ),
+    Mutant(
+        "a worker that is cancelled does not ack what is done",
+        "_worker.py",
+        "        handles = _unsettled(self._done)\n        if handles:\n",
+        "        handles = _unsettled(self._done)\n        if False:\n",
+        "conformance/test_memory.py::test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind",
+    ),
+    Mutant(
+        "a handler that is cancelled keeps its job",
+        "_worker.py",
+        "        await give_back(handle.release)\n        raise\n",
+        "        raise\n",
+        "conformance/test_memory.py::test_cancelling_a_worker_releases_its_jobs_at_once_with_the_attempts_refunded",
+    ),
+    Mutant(
+        "a handler's own cancelled future releases its job",
+        "_worker.py",
+        "isinstance(error, anyio.get_cancelled_exc_class()) and not is_cancelling():",
+        "False:",
+        "conformance/test_memory.py::test_a_cancelled_future_that_a_handler_awaited_is_its_own_failure",
+    ),
+    Mutant(
+        "a handler whose result cannot be awaited keeps its job",
+        "_worker.py",
+        "    if not awaitable:\n        await give_back(handle.release)\n",
+        "    if not awaitable:\n",
+        "conformance/test_memory.py::"
+        "test_a_handler_whose_result_cannot_be_awaited_is_a_type_error_with_its_claim_released",
+    ),
+    Mutant(
+        "a discard retries",
+        "_worker.py",
+        "return partial(handle.fail, cleaned(verdict.reason))",
+        "return partial(handle.retry, cleaned(verdict.reason))",
+        "conformance/test_memory.py::test_a_discard_kills_with_its_very_text",
+    ),
+    Mutant(
+        "a worker does not sweep at its start",
+        "_worker.py",
+        "                        await self._sweep()\n                        task_status",
+        "                        task_status",
+        "conformance/test_memory.py::test_a_worker_sweeps_its_queue_at_its_start",
+    ),
+    Mutant(
+        "a worker sweeps once",
+        "_worker.py",
+        "                        crew.start_soon(self._sweep_on)\n",
+        "",
+        "conformance/test_memory.py::test_a_worker_sweeps_once_a_minute_of_the_stores_clock",
+    ),
+    Mutant(
+        "a worker that was stopped before it could begin has not reported itself started",
+        "_worker.py",
+        "            if not started:\n                task_status.started()\n",
+        "",
+        "conformance/test_memory.py::"
+        "test_a_worker_that_is_stopped_while_the_store_is_away_at_its_start_has_reported_itself_started",
+    ),
+    Mutant(
+        "a cancellation cuts the settlement of a job short",
+        "_worker.py",
+        "await patiently(self._engine, partial(unbroken, verdict), self._doing)",
+        "await patiently(self._engine, verdict, self._doing)",
+        "conformance/test_memory.py::test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind "
+        "conformance/test_sqlite.py::test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind",
+    ),
+    Mutant(
+        "a cancellation cuts a delivery's settlement short",
+        "_worker.py",
+        "    await unbroken(verdict or handle.ack)\n",
+        "    await (verdict or handle.ack)()\n",
+        "conformance/test_memory.py::test_a_delivery_that_returns_although_it_is_cancelled_is_acked",
+    ),
+    Mutant(
+        "a worker acks what its handler has settled",
+        "_worker.py",
+        "return [held.handle for held in done if not held.handle._settled]",
+        "return [held.handle for held in done]",
+        "conformance/test_memory.py::test_a_handle_that_its_delivery_settled_is_left_alone "
+        "conformance/test_memory.py::test_a_running_delivery_sends_no_heartbeat_and_the_deliverys_own_works",
+    ),
+    Mutant(
+        "a free handler waits for a busy one",
+        "_worker.py",
+        "for _ in range(min(self._concurrency - self._active, len(rows))):",
+        "for _ in range(min(1 - self._active, len(rows))):",
+        "conformance/test_memory.py::test_a_worker_runs_up_to_its_concurrency_at_once",
+    ),
+    Mutant(
+        "a runner does not renew before it ticks",
+        "_runner.py",
+        "            await lease.renew()\n            _, due",
+        "            _, due",
+        "conformance/test_memory.py::test_a_runner_renews_before_every_tick",
+    ),
+    Mutant(
+        "a runner that ends keeps its lease",
+        "_runner.py",
+        "            await give_back(lock.release)\n",
+        "            pass\n",
+        "conformance/test_memory.py::test_a_stop_returns_none_and_the_next_runner_starts_at_once",
+    ),
+    Mutant(
+        "a stop wins over a loss of the lease",
+        "_runner.py",
+        "            await _check_held(lock)\n",
+        "",
+        "conformance/test_memory.py::test_leadership_lost_wins_over_a_simultaneous_stop",
+    ),
+    Mutant(
+        "a runner arms its bell after it has read",
+        "_runner.py",
+        "            event = bell.arm()\n"
+        "            await lease.renew()\n"
+        "            _, due = await tick(engine, lease)\n",
+        "            await lease.renew()\n"
+        "            _, due = await tick(engine, lease)\n"
+        "            event = bell.arm()\n",
+        "conformance/test_sqlite.py::test_an_idle_runner_wakes_at_once_for_a_schedule_that_is_added "
+        "conformance/test_memory.py::test_a_runner_wakes_at_once_for_a_schedule_that_is_changed",
+    ),
+    Mutant(
+        "a standby ends when it loses its lease",
+        "_runner.py",
+        "            if not standby:\n                raise\n",
+        "            raise\n",
+        "conformance/test_memory.py::test_a_standby_that_loses_its_lease_logs_it_and_waits_for_its_turn",
+    ),
+    Mutant(
+        "a standby that is stopped before its turn has not reported itself started",
+        "_runner.py",
+        "    if not started:\n        task_status.started()\n",
+        "",
+        "conformance/test_memory.py::test_a_standby_that_is_stopped_before_its_turn_has_still_reported_itself_started",
+    ),
+    Mutant(
+        "a tick goes on when its lease is lost",
+        "_runner.py",
+        "        if fired is None:\n            raise lease.loss()\n",
+        "        if fired is None:\n            continue\n",
+        "conformance/test_memory.py::test_a_lease_lost_between_two_fires_keeps_the_first_and_withholds_the_second "
+        "conformance/test_memory.py::test_a_leader_that_stalls_past_its_lease_before_a_fire_fires_nothing",
+    ),
+    Mutant(
+        "a long tick does not renew its lease",
+        "_runner.py",
+        "        if anyio.current_time() >= renew_at:\n",
+        "        if False:\n",
+        "conformance/test_memory.py::test_a_runner_renews_before_every_tick trio/test_autojump.py",
+    ),
+    Mutant(
+        "a runner sleeps past the boundary that it has just set",
+        "_runner.py",
+        "        due.next_at = next_at if due.next_at is None else min(due.next_at, next_at)\n",
+        "",
+        "conformance/test_memory.py::test_a_runner_fires_at_every_boundary "
+        "trio/test_autojump.py::test_a_runner_fires_on_its_grid_for_an_hour",
+    ),
+    Mutant(
+        "a subscriber reads its saved offset before it attaches",
+        "_receivers.py",
+        "    engine.hub.attach(wakes, receiver._bell)\n    try:\n        async with Background() as background:\n"
+        "            background.start_soon(receiver._feed)\n",
+        "    async def late() -> None:\n"
+        "        await engine.do(GetOffset(stream, consumer))\n"
+        "        await receiver._feed()\n\n"
+        "    try:\n        async with Background() as background:\n"
+        "            background.start_soon(receiver._feed)\n"
+        "            await engine.do(ReadSince(stream, 0, prefetch))\n"
+        "            engine.hub.attach(wakes, receiver._bell)\n",
+        "conformance/test_memory.py::test_no_commit_falls_between_attaching_and_reading",
+    ),
+    Mutant(
+        "a subscriber arms its bell after it has read",
+        "_receivers.py",
+        "                events = await self._ask(ReadSince(self._stream, offset, room)) if room else []\n",
+        "                events = await self._ask(ReadSince(self._stream, offset, room)) if room else []\n"
+        "                room_or_event = self._bell.arm()\n",
+        "conformance/test_memory.py::test_a_commit_while_the_subscriber_reads_is_not_lost",
+    ),
+    Mutant(
+        "a subscriber starts at the beginning",
+        "_receivers.py",
+        "            offset = await self._ask(GetOffset(self._stream, self._consumer))\n",
+        "            offset = 0\n",
+        "conformance/test_memory.py::test_a_subscriber_starts_at_the_saved_offset",
+    ),
+    Mutant(
+        "a subscriber holds more than its prefetch",
+        "_receivers.py",
+        "room = self._prefetch - len(self._inbox)",
+        "room = self._prefetch",
+        "conformance/test_memory.py::test_a_subscriber_that_stops_reading_holds_at_most_its_prefetch",
+    ),
+    Mutant(
+        "a subscriber that was full is not told of room",
+        "_receivers.py",
+        "        if len(self._inbox) == self._prefetch // 2:\n",
+        "        if False:\n",
+        "conformance/test_memory.py::test_a_subscriber_that_stops_reading_holds_at_most_its_prefetch "
+        "conformance/test_memory.py::test_a_slow_subscriber_slows_nobody_else",
+    ),
+    Mutant(
+        "a subscriber's failure for good leaves its receiver open",
+        "_receivers.py",
+        "            self._inbox.close(error)\n",
+        "            raise\n",
+        "conformance/test_memory.py::"
+        "test_a_re_read_that_failed_for_good_raises_from_the_receiver_and_never_out_of_the_block",
+    ),
+    Mutant(
+        "a listener's buffer is not bounded",
+        "_receivers.py",
+        "if len(self) < WAKE_BUFFER or channel == RECONNECTED:",
+        "if True:",
+        "conformance/test_memory.py::test_unread_wakes_are_bounded",
+    ),
+    Mutant(
+        "a listener's full buffer drops the wake after a reconnect",
+        "_receivers.py",
+        "if len(self) < WAKE_BUFFER or channel == RECONNECTED:",
+        "if len(self) < WAKE_BUFFER:",
+        "conformance/test_memory.py::test_the_wake_after_a_reconnect_is_never_dropped",
+    ),
+    Mutant(
+        "a listener that has left leaves its receiver open",
+        "_receivers.py",
+        "        engine.hub.detach(channel, inbox)\n        inbox.close()\n",
+        "        engine.hub.detach(channel, inbox)\n",
+        "conformance/test_memory.py::test_leaving_the_block_closes_the_receiver_for_whoever_still_waits",
+    ),
+    Mutant(
+        "a listener that has left stays attached",
+        "_receivers.py",
+        "        engine.hub.detach(channel, inbox)\n        inbox.close()\n",
+        "        inbox.close()\n",
+        "conformance/test_memory.py::test_a_listener_sees_nothing_of_what_comes_after_its_block",
+    ),
+    Mutant(
+        "a held lock is not renewed",
+        "_lock.py",
+        "            background.start_soon(lease.keep)\n",
+        "",
+        "conformance/test_memory.py::test_a_held_lock_is_renewed_for_as_long_as_its_block_runs_and_then_released",
+    ),
+    Mutant(
+        "a held lock is renewed when it is about to lapse",
+        "_lock.py",
+        "await elapsed(self._engine, self._ttl / _RENEWALS, bell)",
+        "await elapsed(self._engine, self._ttl, bell)",
+        "conformance/test_memory.py::test_a_held_lock_is_renewed_for_as_long_as_its_block_runs_and_then_released",
+    ),
+    Mutant(
+        "a hold that its owner was merely granted again is not renewed at once",
+        "_lock.py",
+        "        await lease.renew()  # the hold may be",
+        "        # the hold may be",
+        "conformance/test_memory.py::"
+        "test_a_hold_that_its_owner_was_merely_granted_again_is_renewed_at_once_and_released_on_leaving",
+    ),
+    Mutant(
+        "a cancellation cuts the release of a lock short",
+        "_lock.py",
+        "            await unbroken(self.release)\n",
+        "            await self.release()\n",
+        "conformance/test_memory.py::test_a_handle_releases_when_its_block_is_cancelled",
+    ),
+    Mutant(
+        "a release that fails hides the body's error",
+        "_lock.py",
+        "            if error is None:\n                raise\n",
+        "            raise\n",
+        "conformance/test_memory.py::test_a_release_that_fails_does_not_hide_the_bodys_error",
+    ),
+    Mutant(
+        "a release that fails is nobody's error",
+        "_lock.py",
+        "            if error is None:\n                raise\n",
+        "            pass\n",
+        "conformance/test_memory.py::test_a_release_that_fails_is_the_error_of_a_body_that_had_none",
+    ),
+    Mutant(
+        "a hold outlives an outage that it cannot outlive",
+        "_lock.py",
+        "                if anyio.current_time() >= self._lives_until:\n",
+        "                if False:\n",
+        "trio/test_autojump.py::test_a_hold_rides_out_an_outage_that_it_outlives_and_is_lost_to_a_longer_one",
+    ),
+    Mutant(
+        "a waiter for a lock tries less and less often without an end",
+        "_lock.py",
+        "wait = min(wait * 2, SLICE)",
+        "wait = min(wait * 2, 3600.0)",
+        "conformance/test_memory.py::test_a_waiter_takes_over_within_two_seconds_of_a_release "
+        "trio/test_autojump.py::test_a_held_lock_outlives_its_ttl_and_a_waiter_has_it_within_two_seconds_of_its_end",
+    ),
+    Mutant(
+        "a waiter for a lock tries as often as it can",
+        "_lock.py",
+        "wait = min(wait * 2, SLICE)",
+        "wait = 0.0",
+        "conformance/test_memory.py::test_a_waiter_does_not_spin",
+    ),
+    Mutant(
+        "a cancellation cuts a rollback short",
+        "_tx.py",
+        "            await unbroken(life.unit.rollback)\n",
+        "            await life.unit.rollback()\n",
+        "conformance/test_postgres.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
+        "conformance/test_postgres.py::test_a_block_that_is_cancelled_anywhere_did_nothing_or_all "
+        "engines/test_postgres_outages.py::test_tasks_cancelled_at_any_instant_without_a_scope_did_nothing_or_all",
+    ),
+    Mutant(
+        "a block that raises commits",
+        "_tx.py",
+        "if error is None and self._life is not None and",
+        "if self._life is not None and",
+        "conformance/test_memory.py::test_a_discarded_transaction_leaves_nothing",
+    ),
+    Mutant(
+        "a block that is left is not discarded",
+        "_tx.py",
+        "        if life is not None and life.ended is None:\n",
+        "        if False:\n",
+        "conformance/test_memory.py::test_a_discard_wakes_the_subscriber_of_what_it_held_back",
+    ),
+    Mutant(
+        "two tasks may be in a transaction at once",
+        "_tx.py",
+        "        if self._busy or self.ended is not None:\n",
+        "        if self.ended is not None:\n",
+        "conformance/test_memory.py::test_a_verb_while_another_task_is_inside_one_is_refused",
+    ),
+    Mutant(
+        "a transaction may be used after its end",
+        "_tx.py",
+        "        if self._busy or self.ended is not None:\n",
+        "        if self._busy:\n",
+        "conformance/test_memory.py::test_a_verb_after_the_end_is_misuse",
+    ),
+    Mutant(
+        "with_tx makes an attempt too many",
+        "_tx.py",
+        "or attempts < 1 or",
+        "or attempts < 0 or",
+        "conformance/test_memory.py::test_with_tx_raises_the_failure_of_its_last_attempt",
+    ),
+    Mutant(
+        "with_tx repeats after any failure of the store",
+        "_tx.py",
+        "if not error.retryable or attempts",
+        "if attempts",
+        "conformance/test_memory.py::test_with_tx_never_repeats_after_any_other_failure",
+    ),
+    Mutant(
+        "with_tx repeats a function that has ended its transaction",
+        "_tx.py",
+        'or (tx is not None and tx._life.ended != "discarded"):',
+        "or False:",
+        "conformance/test_memory.py::test_with_tx_never_repeats_a_function_that_ended_its_own_transaction",
+    ),
+    Mutant(
+        "a payload of a notify that is just short enough is too large",
+        "_tx.py",
+        "len(body.encode()) > limit:",
+        "len(body.encode()) >= limit:",
+        "conformance/test_postgres.py::test_a_notify_payload_is_too_large_above_the_engines_limit_alone",
+    ),
+    Mutant(
+        "whatever waits does not look at the store's clock in between",
+        "_waiting.py",
+        "seconds = min(max(seconds, 0.0), SLICE)",
+        "seconds = max(seconds, 0.0)",
+        "trio/test_autojump.py::test_a_step_forward_of_the_stores_clock_is_noticed_within_two_seconds",
+    ),
+    Mutant(
+        "a clock that was set back holds a renewal up",
+        "_waiting.py",
+        "while began <= now < began + seconds:",
+        "while now < began + seconds:",
+        "conformance/test_memory.py::test_a_hold_outlives_a_step_back_and_is_renewed_by_the_clock_as_it_is",
+    ),
+    Mutant(
+        "nobody is patient with a store that is away",
+        "_waiting.py",
+        "            if not passes(error):\n                raise\n",
+        "            raise\n",
+        "conformance/test_memory.py::test_a_worker_rides_out_a_store_that_is_away",
+    ),
+    Mutant(
+        "everybody is patient with a store that is broken",
+        "_waiting.py",
+        "            if not passes(error):\n                raise\n",
+        "",
+        "conformance/test_memory.py::test_a_failure_that_does_not_pass_ends_the_worker_as_itself",
+    ),
+    Mutant(
+        "an answer that was lost on its way ends whoever asked",
+        "_waiting.py",
+        "return error.transient or error.retryable or isinstance(error, CommitUnknown)",
+        "return error.transient or error.retryable",
+        "conformance/test_memory.py::test_a_worker_rides_out_a_store_that_is_away",
+    ),
+    Mutant(
+        "a retryable failure ends whoever asked",
+        "_waiting.py",
+        "return error.transient or error.retryable or",
+        "return error.transient or",
+        "conformance/test_memory.py::test_a_worker_rides_out_a_store_that_is_away",
+    ),
+    Mutant(
+        "a store that is away is asked less and less often without an end",
+        "_waiting.py",
+        "backoff = min(backoff * 2, _LAST_RETRY)",
+        "backoff = backoff * 2",
+        "conformance/test_memory.py::test_a_worker_waits_longer_and_longer_for_a_store_that_is_away_and_caps_it",
+    ),
+    Mutant(
+        "a store that is away is asked as often as at first",
+        "_waiting.py",
+        "backoff = min(backoff * 2, _LAST_RETRY)",
+        "pass",
+        "conformance/test_memory.py::test_a_worker_waits_longer_and_longer_for_a_store_that_is_away_and_caps_it",
+    ),
+    Mutant(
+        "a cancellation cuts short what is given back on the way out",
+        "_waiting.py",
+        "        return await unbroken(in_time)\n",
+        "        return await in_time()\n",
+        "conformance/test_memory.py::"
+        "test_cancelling_a_worker_releases_its_jobs_at_once_with_the_attempts_refunded "
+        "conformance/test_sqlite.py::"
+        "test_cancelling_a_worker_releases_its_jobs_at_once_with_the_attempts_refunded",
+    ),
+    Mutant(
+        "a store that does not answer keeps whoever leaves",
+        "_waiting.py",
+        "        with anyio.move_on_after(_LAST_TRY):\n",
+        "        with anyio.move_on_after(None):\n",
+        "conformance/test_memory.py::test_a_store_that_does_not_answer_a_release_keeps_nobody_from_ending",
+    ),
+    Mutant(
+        "a token that was cancelled before ends no scope",
+        "_waiting.py",
+        "            if self._cancelled:\n",
+        "            if False:\n",
+        "conformance/test_memory.py::test_a_token_that_is_cancelled_ends_a_scope_at_its_first_checkpoint",
+    ),
+    Mutant(
+        "what waits on a store is not detached",
+        "_waiting.py",
+        "        engine.hub.detach(channel, bell)\n",
+        "        pass\n",
+        "conformance/test_memory.py::test_no_task_and_no_receiver_outlives_a_store "
+        "conformance/test_memory.py::test_a_worker_leaves_other_queues_alone engines/test_memory.py",
+    ),
+    Mutant(
+        "a helper's error wins over the body's",
+        "_waiting.py",
+        "        if interrupted and self._error is not None and (error is None or absorbed):\n",
+        "        if self._error is not None:\n",
+        "conformance/test_memory.py::test_an_error_of_the_body_wins_over_a_lost_hold "
+        "conformance/test_memory.py::test_an_error_of_the_body_wins_over_what_ended_its_hold",
+    ),
+    Mutant(
+        "what must not be interrupted is not shielded",
+        "_loop.py",
+        "    with anyio.CancelScope(shield=True):\n        if _on_trio():\n",
+        "    with anyio.CancelScope(shield=False):\n        if _on_trio():\n",
+        "conformance/test_sqlite.py::test_a_handle_releases_when_its_block_is_cancelled",
+    ),
+    Mutant(
+        "a bare cancellation that came while it could not be heeded is lost",
+        "_loop.py",
+        "    if interrupted:\n        cancel_later()\n",
+        "",
+        "conformance/test_memory.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
+        "conformance/test_sqlite.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
+        "conformance/test_sqlite.py::test_a_verb_whose_bare_task_is_cancelled_anywhere_did_nothing",
+    ),
+    Mutant(
+        "a bare cancellation that came during a wait for the engine is lost",
+        "_loop.py",
+        "    if bare:\n        cancel_later()\n",
+        "",
+        "conformance/test_sqlite.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
+        "conformance/test_sqlite.py::test_a_verb_whose_bare_task_is_cancelled_anywhere_did_nothing",
+    ),
+    Mutant(
+        "a cancellation that is handed on outlives whoever asked for it",
+        "_loop.py",
+        "            if caller.cancelling():  # else",
+        "            if True:  # else",
+        "conformance/test_memory.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
+        "conformance/test_sqlite.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
+        "engines/test_postgres_connection.py",
+    ),
+    Mutant(
+        "whoever waits for the engine raises though the op stands",
+        "_loop.py",
+        "    if not isinstance(interruption, cancelled) or in_vain():\n",
+        "    if True:\n",
+        "conformance/test_sqlite.py::test_a_verb_that_is_cancelled_anywhere_did_nothing",
+    ),
+    Mutant(
+        "a run of verbs keeps the loop to itself",
+        "_loop.py",
+        "TURN = 0.0003",
+        "TURN = 300.0",
+        "engines/test_memory.py::test_a_loop_of_verbs_lets_other_tasks_have_their_turns",
+    ),
+    Mutant(
+        "a bell is not rung at the close",
+        "_wake.py",
+        '        """The hub is closing: wake up and see."""\n        self.ring()\n',
+        '        """The hub is closing: wake up and see."""\n',
+        "conformance/test_memory.py::test_a_store_that_closes_under_a_worker_ends_it_with_closed "
+        "conformance/test_memory.py::test_closing_the_store_ends_a_waiting_subscriber",
+    ),
+    Mutant(
+        "a bell that was rung stays rung",
+        "_wake.py",
+        "            self._event.set()\n            self._event = None\n",
+        "            self._event.set()\n",
+        "conformance/test_memory.py::test_a_worker_never_spins",
+    ),
+    Mutant(
+        "a receiver is not told of its end",
+        "_wake.py",
+        "            self.closed, self.error = True, error\n            self._arrived.ring()\n",
+        "            self.closed, self.error = True, error\n",
+        "conformance/test_memory.py::test_closing_the_store_ends_whoever_waits_for_a_wake",
+    ),
+    Mutant(
+        "a closed receiver does not hand out what was buffered",
+        "_wake.py",
+        "        if self._items:\n            return",
+        "        if self._items and not self.closed:\n            return",
+        "conformance/test_memory.py::test_closing_hands_out_what_was_buffered_first",
+    ),
+    Mutant(
+        "closing the hub leaves its wakers attached",
+        "_wake.py",
+        "                waker.close()\n",
+        "                pass\n",
+        "conformance/test_memory.py::test_closing_the_store_ends_whoever_waits_for_a_wake",
+    ),
+    Mutant(
+        "who attaches to a closed hub waits for good",
+        "_wake.py",
+        "        if self.closed:\n            raise Closed\n",
+        "",
+        "conformance/test_memory.py::test_a_worker_of_a_closed_store_is_closed_after_its_argument_checks "
+        "conformance/test_memory.py::test_every_verb_of_a_closed_store_is_closed_before_anything_else",
+    ),
+    Mutant(
+        "one listener that leaves takes all others along",
+        "_wake.py",
+        "            if not wakers:\n                del",
+        "            if True:\n                del",
+        "conformance/test_memory.py::test_one_listener_leaving_takes_no_other_with_it",
+    ),
+    Mutant(
+        "a settlement that was cancelled has settled its handle",
+        "_queue.py",
+        "        except BaseException:\n            self._settled = False\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        "conformance/test_memory.py::test_a_cancelled_settlement_leaves_the_handle_unsettled",
+    ),
+    Mutant(
+        "two settlements of a handle may be under way",
+        "_queue.py",
+        "        self._settled = True\n        try:\n            return bool(await self._unit.do(op))\n",
+        "        try:\n            landed = bool(await self._unit.do(op))\n            self._settled = True\n"
+        "            return landed\n",
+        "conformance/test_memory.py::test_of_settlements_at_the_same_time_one_decides",
+    ),
+    Mutant(
+        "a batch of acks that was cancelled has settled its handles",
+        "_queue.py",
+        "            handle._settled = False\n        raise\n",
+        "            pass\n        raise\n",
+        "conformance/test_memory.py::test_a_cancelled_batch_of_acks_leaves_its_handles_unsettled",
+    ),
+]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
