@@ -551,6 +551,32 @@ async def test_an_idle_runner_wakes_at_once_for_a_schedule_that_is_added(store: 
         stop.cancel()
 
 
+async def test_a_schedule_that_is_added_while_a_runner_reads_is_not_overlooked(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopToken()
+    do = store._engine.do
+    read, added = anyio.Event(), anyio.Event()
+
+    async def slow(op: Op[Any]) -> Any:
+        answer = await do(op)
+        if isinstance(op, DueSchedules) and not read.is_set():
+            read.set()
+            await added.wait()
+        return answer
+
+    monkeypatch.setattr(store._engine, "do", slow)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(store.run_schedules, stop)
+        await read.wait()
+        await store.schedule("s", "@every 1s", "q", None)
+        added.set()
+        await rest(store)
+        clock.advance(1)  # less than any slice
+        await _fired(store, 1)
+        stop.cancel()
+
+
 async def test_a_runner_wakes_at_once_for_a_schedule_that_is_changed(store: Store, clock: ManualClock) -> None:
     stop = StopToken()
     await store.schedule("s", "@every 1h", "q", None)

@@ -22,6 +22,7 @@ from ..._store import Store
 from ..._values import Job, JobState
 from ..._waiting import StopToken
 from .._clocks import ManualClock
+from .._drive import tick
 from .driving import PASSING, Failing, Failure, Gate, Running, holds, passing, rest, to_be_cancelled, watched
 
 _SWEEPS = 60.0  # seconds of the store's clock between two sweeps
@@ -122,6 +123,31 @@ async def test_an_idle_worker_wakes_for_an_enqueue(store: Store) -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_what_comes_while_a_worker_looks_how_long_to_wait_is_not_overlooked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = store.queue("q")
+    handler = _at_once()
+    do = store._engine.do
+    looked, enqueued = anyio.Event(), anyio.Event()
+
+    async def slow(op: Op[Any]) -> Any:
+        answer = await do(op)
+        if isinstance(op, NextReadyAt) and not looked.is_set():
+            looked.set()
+            await enqueued.wait()
+        return answer
+
+    monkeypatch.setattr(store._engine, "do", slow)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(queue.run_worker, handler)
+        await looked.wait()
+        await queue.enqueue("meanwhile")
+        enqueued.set()
+        await handler.has_started(1)
+        tasks.cancel_scope.cancel()
+
+
 async def test_an_idle_worker_wakes_for_a_job_of_a_transaction_once_it_commits(store: Store) -> None:
     queue = store.queue("q")
     handler = _at_once()
@@ -142,19 +168,26 @@ async def test_an_idle_worker_wakes_for_a_fire_a_retry_a_release_and_a_revival(
     queue = store.queue("q")
     ids = await queue.enqueue_many(["retried", "released", "revived"])
     retried, released, failed = await queue.claim_batch("other", 3)
+    await store.schedule("n", "@every 1s", "q", "fired")
+    clock.advance(1)
     handler = _at_once()
     async with anyio.create_task_group() as tasks:
         await tasks.start(queue.run_worker, handler)
         await rest(store)
-        assert await retried.retry("again", 0)
+        assert await tick(store) == 1
         await handler.has_started(1)
-        assert await released.release()
+        await rest(store)
+        assert await retried.retry("again", 0)
         await handler.has_started(2)
-        assert await failed.fail("dead")
-        assert await queue.revive(ids) == 1
+        await rest(store)
+        assert await released.release()
         await handler.has_started(3)
+        assert await failed.fail("dead")
+        await rest(store)
+        assert await queue.revive(ids) == 1
+        await handler.has_started(4)
         tasks.cancel_scope.cancel()
-    assert handler.started == ["retried", "released", "revived"]
+    assert handler.started == ["fired", "retried", "released", "revived"]
 
 
 @pytest.mark.parametrize("delay", [0.25, 1.5, 10, 3_600])
@@ -201,6 +234,37 @@ async def test_a_worker_takes_over_a_claim_once_it_has_lapsed(store: Store, cloc
         await tasks.start(queue.run_worker, handler)
         await rest(store)
         clock.advance(1)  # a claim is valid at its deadline still
+        await rest(store)
+        assert handler.started == []
+        clock.advance(0.001)
+        await handler.has_started(1)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_heartbeat_that_brings_a_deadline_nearer_wakes_a_worker_and_a_plain_one_does_not(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q", visibility_timeout=100)
+    await queue.enqueue("taken over")
+    handle = await queue.claim("other")
+    assert handle is not None
+    claims = 0
+
+    async def count(op: Op[Any]) -> None:
+        nonlocal claims
+        claims += isinstance(op, Claim)
+
+    handler = _at_once()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watched(store, count).queue("q").run_worker, handler)
+        await rest(store)
+        before = claims
+        assert await handle.heartbeat()
+        await rest(store)
+        assert claims == before
+        assert await handle.heartbeat(0.5)
+        await rest(store)
+        clock.advance(0.5)  # a claim is valid at its deadline still
         await rest(store)
         assert handler.started == []
         clock.advance(0.001)
@@ -311,6 +375,27 @@ async def test_a_worker_that_has_acked_still_holds_no_more_than_it_runs_and_pref
         await handler.has_started(22)
         await rest(store)
         assert 2 + 8 / 2 <= (await queue.statistics()).processing <= 2 + 8
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_worker_whose_acks_are_under_way_goes_on_with_as_many_jobs_again_and_no_more(store: Store) -> None:
+    queue = store.queue("q")
+    await queue.enqueue_many(range(60))
+    handler = _at_once()
+    acking = anyio.Event()
+
+    async def hold(op: Op[Any]) -> None:
+        if isinstance(op, Ack):
+            await acking.wait()
+
+    async with anyio.create_task_group() as tasks:
+        worker = partial(watched(store, hold).queue("q").run_worker, handler, concurrency=2, prefetch=8)
+        await tasks.start(worker)
+        await handler.has_started(20)
+        await rest(store)
+        assert len(handler.started) == (await queue.statistics()).processing == 20
+        acking.set()
+        await _emptied(queue)
         tasks.cancel_scope.cancel()
 
 
