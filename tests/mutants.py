@@ -971,8 +971,7 @@ MUTANTS = [
         '        """Give back what has not begun, give the rest its grace, then cancel it."""\n'
         "        await self._release_waiting()\n",
         '        """Give back what has not begun, give the rest its grace, then cancel it."""\n',
-        "conformance/test_memory.py::test_a_stop_ends_claiming_at_once "
-        "conformance/test_memory.py::test_a_worker_that_is_stopped_at_any_turn_leaves_no_claim_behind",
+        "conformance/test_memory.py::test_a_stop_gives_back_at_once_what_waits_while_the_running_goes_on",
     ),
     Mutant(
         "a worker that is cancelled keeps what it has not begun",
@@ -987,7 +986,7 @@ MUTANTS = [
         "_worker.py",
         "        handles = _unsettled(self._done)\n        if handles:\n",
         "        handles = _unsettled(self._done)\n        if False:\n",
-        "conformance/test_memory.py::test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind",
+        "conformance/test_memory.py::test_a_worker_that_is_cancelled_acks_what_is_done_also_what_waits_for_another_ack",
     ),
     Mutant(
         "a handler that is cancelled keeps its job",
@@ -1045,8 +1044,7 @@ MUTANTS = [
         "_worker.py",
         "await patiently(self._engine, partial(unbroken, verdict), self._doing)",
         "await patiently(self._engine, verdict, self._doing)",
-        "conformance/test_memory.py::test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind "
-        "conformance/test_sqlite.py::test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind",
+        "conformance/test_memory.py::test_a_settlement_that_is_under_way_when_its_worker_is_cancelled_is_waited_for",
     ),
     Mutant(
         "a cancellation cuts a delivery's settlement short",
@@ -1054,14 +1052,6 @@ MUTANTS = [
         "    await unbroken(verdict or handle.ack)\n",
         "    await (verdict or handle.ack)()\n",
         "conformance/test_memory.py::test_a_delivery_that_returns_although_it_is_cancelled_is_acked",
-    ),
-    Mutant(
-        "a worker acks what its handler has settled",
-        "_worker.py",
-        "return [held.handle for held in done if not held.handle._settled]",
-        "return [held.handle for held in done]",
-        "conformance/test_memory.py::test_a_handle_that_its_delivery_settled_is_left_alone "
-        "conformance/test_memory.py::test_a_running_delivery_sends_no_heartbeat_and_the_deliverys_own_works",
     ),
     Mutant(
         "a free handler waits for a busy one",
@@ -1129,29 +1119,14 @@ MUTANTS = [
         "_runner.py",
         "        if anyio.current_time() >= renew_at:\n",
         "        if False:\n",
-        "conformance/test_memory.py::test_a_runner_renews_before_every_tick trio/test_autojump.py",
+        "trio/test_autojump.py::test_a_leader_renews_within_a_tick_that_takes_longer_than_its_lease",
     ),
     Mutant(
         "a runner sleeps past the boundary that it has just set",
         "_runner.py",
         "        due.next_at = next_at if due.next_at is None else min(due.next_at, next_at)\n",
         "",
-        "conformance/test_memory.py::test_a_runner_fires_at_every_boundary "
-        "trio/test_autojump.py::test_a_runner_fires_on_its_grid_for_an_hour",
-    ),
-    Mutant(
-        "a subscriber reads its saved offset before it attaches",
-        "_receivers.py",
-        "    engine.hub.attach(wakes, receiver._bell)\n    try:\n        async with Background() as background:\n"
-        "            background.start_soon(receiver._feed)\n",
-        "    async def late() -> None:\n"
-        "        await engine.do(GetOffset(stream, consumer))\n"
-        "        await receiver._feed()\n\n"
-        "    try:\n        async with Background() as background:\n"
-        "            background.start_soon(receiver._feed)\n"
-        "            await engine.do(ReadSince(stream, 0, prefetch))\n"
-        "            engine.hub.attach(wakes, receiver._bell)\n",
-        "conformance/test_memory.py::test_no_commit_falls_between_attaching_and_reading",
+        "conformance/test_memory.py::test_a_runner_wakes_for_a_boundary_that_it_has_just_set",
     ),
     Mutant(
         "a subscriber arms its bell after it has read",

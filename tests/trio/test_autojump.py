@@ -183,6 +183,26 @@ async def test_a_leader_rides_out_an_outage_that_its_lease_outlives(
 
 
 @pytest.mark.trio
+async def test_a_leader_renews_within_a_tick_that_takes_longer_than_its_lease(
+    autojump_clock: MockClock, store: Store
+) -> None:
+    async def slowly(op: Op[Any]) -> None:
+        if isinstance(op, Fire):
+            await trio.sleep(1)
+
+    schedules = round(2 * TTL)
+    for number in range(schedules):
+        await store.schedule(f"s {number}", "@every 1h", "fired", None)
+    async with trio.open_nursery() as nursery:
+        runner = Running(watched(store, slowly).run_schedules)
+        await nursery.start(runner)
+        await trio.sleep(3_600 + schedules + 1)
+        assert not runner.ended
+        assert len(await fires(store)) == schedules
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
 async def test_an_outage_that_outlives_the_lease_counts_as_its_loss_with_the_failure_as_the_cause(
     autojump_clock: MockClock, store: Store
 ) -> None:

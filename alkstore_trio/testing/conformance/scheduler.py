@@ -528,6 +528,19 @@ async def test_a_runner_fires_at_every_boundary(store: Store, clock: ManualClock
     assert [job.run_at for job in await store.queue("q").jobs()] == [clock() - 12 + 3 * n for n in range(5)]
 
 
+async def test_a_runner_wakes_for_a_boundary_that_it_has_just_set(store: Store, clock: ManualClock) -> None:
+    stop = StopToken()
+    await store.schedule("s", "@every 1s", "q", None)  # less than any slice
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(store.run_schedules, stop)
+        for boundary in range(1, 5):
+            await rest(store)
+            clock.advance(1)
+            await _fired(store, boundary)
+        stop.cancel()
+    assert [job.run_at for job in await store.queue("q").jobs()] == [clock() - 3 + n for n in range(4)]
+
+
 async def test_a_runner_makes_up_for_what_was_missed_before_it_came(store: Store, clock: ManualClock) -> None:
     stop = StopToken()
     await store.schedule("s", "@every 2s", "q", None)

@@ -941,6 +941,25 @@ async def test_a_stop_ends_claiming_at_once(store: Store) -> None:
         assert await worker.end() is None
 
 
+async def test_a_stop_gives_back_at_once_what_waits_while_the_running_goes_on(store: Store) -> None:
+    queue = store.queue("q")
+    running, *waiting = await queue.enqueue_many(range(3))
+    handler = _Handler()
+    stop = StopToken()
+    async with anyio.create_task_group() as tasks:
+        worker = Running(partial(queue.run_worker, handler, prefetch=2, stop=stop))
+        await tasks.start(worker)
+        await handler.has_started(1)
+        await rest(store)
+        stop.cancel()
+        await rest(store)
+        assert [(job.id, job.attempts) for job in await queue.jobs(JobState.PENDING)] == [(id_, 0) for id_ in waiting]
+        assert [job.id for job in await queue.jobs(JobState.PROCESSING)] == [running]
+        handler.open.set()
+        assert await worker.end() is None
+    assert handler.ended == [0]
+
+
 async def test_a_stop_with_no_grace_cancels_and_releases_at_once_with_the_attempts_refunded(store: Store) -> None:
     queue = store.queue("q")
     ids = await queue.enqueue_many(range(4))
@@ -1005,6 +1024,55 @@ async def test_a_worker_that_is_stopped_at_any_turn_leaves_no_claim_behind(store
     assert [(job.id, job.state, job.attempts) for job in await queue.jobs()] == [
         (job_id, JobState.PENDING, 0) for job_id in ids
     ]
+
+
+async def test_a_worker_that_is_cancelled_acks_what_is_done_also_what_waits_for_another_ack(store: Store) -> None:
+    queue = store.queue("q")
+    await queue.enqueue_many(range(3))
+    acking, allowed = anyio.Event(), anyio.Event()
+    ended: list[Any] = []
+
+    async def hold(op: Op[Any]) -> None:
+        if isinstance(op, Ack):
+            acking.set()
+            await allowed.wait()
+
+    async def handle(job: Job) -> None:
+        if job.payload:
+            await acking.wait()  # of the first
+        ended.append(job.payload)
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(watched(store, hold).queue("q").run_worker, handle, concurrency=3))
+        await acking.wait()
+        await rest(store)
+        tasks.cancel_scope.cancel()
+        allowed.set()
+    assert sorted(ended) == [0, 1, 2]
+    assert await queue.jobs() == []
+
+
+async def test_a_settlement_that_is_under_way_when_its_worker_is_cancelled_is_waited_for(store: Store) -> None:
+    queue = store.queue("q")
+    job_id = await queue.enqueue("x")
+    retrying, allowed = anyio.Event(), anyio.Event()
+
+    async def hold(op: Op[Any]) -> None:
+        if isinstance(op, Retry):
+            retrying.set()
+            await allowed.wait()
+
+    async def handle(job: Job) -> None:
+        raise LookupError("failed")
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watched(store, hold).queue("q").run_worker, handle)
+        await retrying.wait()
+        tasks.cancel_scope.cancel()
+        allowed.set()
+    job = await queue.get_job(job_id)
+    assert job is not None
+    assert (job.state, job.attempts, job.last_error) == (JobState.PENDING, 1, "LookupError: failed")
 
 
 async def test_a_store_that_does_not_answer_a_release_keeps_nobody_from_ending(
