@@ -986,6 +986,13 @@ MUTANTS = [
         "_worker.py",
         "        handles = _unsettled(self._done)\n        if handles:\n",
         "        handles = _unsettled(self._done)\n        if False:\n",
+        "conformance/test_memory.py::test_a_handler_that_ends_well_although_its_worker_is_cancelled_is_acked",
+    ),
+    Mutant(
+        "a cancellation cuts acks short",
+        "_worker.py",
+        "await patiently(self._engine, partial(unbroken, ack), self._doing)",
+        "await patiently(self._engine, ack, self._doing)",
         "conformance/test_memory.py::test_a_worker_that_is_cancelled_acks_what_is_done_also_what_waits_for_another_ack",
     ),
     Mutant(
@@ -1245,28 +1252,11 @@ MUTANTS = [
         "trio/test_autojump.py::test_a_hold_rides_out_an_outage_that_it_outlives_and_is_lost_to_a_longer_one",
     ),
     Mutant(
-        "a waiter for a lock tries less and less often without an end",
-        "_lock.py",
-        "wait = min(wait * 2, SLICE)",
-        "wait = min(wait * 2, 3600.0)",
-        "conformance/test_memory.py::test_a_waiter_takes_over_within_two_seconds_of_a_release "
-        "trio/test_autojump.py::test_a_held_lock_outlives_its_ttl_and_a_waiter_has_it_within_two_seconds_of_its_end",
-    ),
-    Mutant(
         "a waiter for a lock tries as often as it can",
         "_lock.py",
         "wait = min(wait * 2, SLICE)",
         "wait = 0.0",
         "conformance/test_memory.py::test_a_waiter_does_not_spin",
-    ),
-    Mutant(
-        "a cancellation cuts a rollback short",
-        "_tx.py",
-        "            await unbroken(life.unit.rollback)\n",
-        "            await life.unit.rollback()\n",
-        "conformance/test_postgres.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
-        "conformance/test_postgres.py::test_a_block_that_is_cancelled_anywhere_did_nothing_or_all "
-        "engines/test_postgres_outages.py::test_tasks_cancelled_at_any_instant_without_a_scope_did_nothing_or_all",
     ),
     Mutant(
         "a block that raises commits",
@@ -1409,8 +1399,7 @@ MUTANTS = [
         "_waiting.py",
         "        engine.hub.detach(channel, bell)\n",
         "        pass\n",
-        "conformance/test_memory.py::test_no_task_and_no_receiver_outlives_a_store "
-        "conformance/test_memory.py::test_a_worker_leaves_other_queues_alone engines/test_memory.py",
+        "engines/test_memory.py::test_nobody_stays_attached_who_has_stopped_waiting",
     ),
     Mutant(
         "a helper's error wins over the body's",
@@ -1480,7 +1469,7 @@ MUTANTS = [
         "_wake.py",
         "            self._event.set()\n            self._event = None\n",
         "            self._event.set()\n",
-        "conformance/test_memory.py::test_a_worker_never_spins",
+        "conformance/test_memory.py::test_an_idle_worker_wakes_for_an_enqueue",
     ),
     Mutant(
         "a receiver is not told of its end",
@@ -1531,7 +1520,7 @@ MUTANTS = [
         "        self._settled = True\n        try:\n            return bool(await self._unit.do(op))\n",
         "        try:\n            landed = bool(await self._unit.do(op))\n            self._settled = True\n"
         "            return landed\n",
-        "conformance/test_memory.py::test_of_settlements_at_the_same_time_one_decides",
+        "conformance/test_memory.py::test_while_a_settlement_is_in_flight_any_other_is_false_and_asks_nothing",
     ),
     Mutant(
         "a batch of acks that was cancelled has settled its handles",
@@ -1592,11 +1581,18 @@ MUTANTS = [
         "conformance/test_sqlite.py::test_jobs_are_paged_by_the_last_id",
     ),
     Mutant(
+        "SQL: a page of one state begins with the last of the one before",
+        "_engines/statements.py",
+        "where queue = :queue and id > :after and state",
+        "where queue = :queue and id >= :after and state",
+        "conformance/test_sqlite.py::test_the_claimed_and_the_dead_are_paged_by_the_last_id_too",
+    ),
+    Mutant(
         "SQL: a page of the dead begins with the last of the one before",
         "_engines/statements.py",
         "where queue = :queue and id > :after and lane = 3",
         "where queue = :queue and id >= :after and lane = 3",
-        "conformance/test_sqlite.py::test_jobs_are_paged_by_the_last_id",
+        "conformance/test_sqlite.py::test_the_claimed_and_the_dead_are_paged_by_the_last_id_too",
     ),
     Mutant(
         "SQL: a read gives the event at its offset again",
@@ -1732,15 +1728,7 @@ MUTANTS = [
         "_engines/statements.py",
         "where name = 'job' and last = :end",
         "where name = 'job' and :end = :end",
-        "engines/test_sqlite_processes.py::test_four_processes_of_four_tasks_claim_no_job_twice_and_meet_no_error",
-    ),
-    Mutant(
-        "SQLite hears its own wakes",
-        "_engines/statements.py",
-        "from $wakes\nwhere origin <> :origin",
-        "from $wakes\nwhere origin is not null or :origin",
-        "conformance/test_sqlite.py::test_the_last_notify_is_followed_by_a_wake engines/test_sqlite_wakes.py::"
-        "test_a_store_hears_nothing_that_was_woken_before_it_was_opened",
+        "engines/test_sqlite_locks.py::test_no_store_gives_ids_back_that_another_has_passed",
     ),
     Mutant(
         "SQLite prunes wakes and tells nobody",
@@ -1755,13 +1743,6 @@ MUTANTS = [
         "    if moved & 5:\n",
         "    if moved & 4:\n",
         "conformance/test_sqlite.py::test_a_row_is_claimable_from_its_run_at_on",
-    ),
-    Mutant(
-        "SQLite's claims do not file what has expired",
-        "_engines/sqlops.py",
-        "    if moved & 2:\n",
-        "    if False:\n",
-        "engines/test_sqlite_plans.py::test_what_is_asked_all_the_time_costs_no_more_in_a_long_queue",
     ),
     Mutant(
         "SQLite's claims do not file what a clock that was set back has revived",
@@ -1861,9 +1842,8 @@ MUTANTS = [
         "_engines/sqlite/writer.py",
         "        self._session.commit()\n        return channels\n",
         "        self._peers.tell((mark(channel), self._origin, self._wakes) for channel in channels)\n"
-        "        time.sleep(0.05)\n"
-        "        self._session.commit()\n        return channels\n",
-        "engines/test_sqlite_wakes.py::test_a_runner_is_woken_by_a_schedule_of_another_store",
+        "        time.sleep(0.1)\n        self._session.commit()\n        return ()\n",
+        "engines/test_sqlite_wakes.py::test_whoever_another_store_wakes_finds_what_it_has_committed",
     ),
     Mutant(
         "SQLite fails a whole group with the one that fails",
@@ -1908,9 +1888,7 @@ MUTANTS = [
         "_engines/sqlite/writer.py",
         "        if self._over:\n            refuse",
         "        if False:\n            refuse",
-        "conformance/test_sqlite.py::test_a_store_closed_under_a_transaction_discards_it "
-        "conformance/test_sqlite.py::test_no_task_and_no_receiver_outlives_a_store "
-        "engines/test_sqlite_locks.py::test_reads_that_are_under_way_when_the_store_closes_are_all_answered",
+        "engines/test_sqlite_locks.py::test_a_write_that_comes_when_the_writer_has_ended_is_answered",
     ),
     Mutant(
         "SQLite forgets what was staged when a transaction takes the writer",
@@ -1938,7 +1916,7 @@ MUTANTS = [
         "_engines/sqlite/tx.py",
         "        if hold is not None:\n            hold.discard()\n            self._engine.freed(hold)\n",
         "        if hold is not None:\n            self._engine.freed(hold)\n",
-        "engines/test_sqlite_locks.py::test_a_write_waits_for_a_transaction_of_another_task_that_has_published",
+        "conformance/test_sqlite.py::test_a_discarded_transaction_leaves_nothing",
     ),
     Mutant(
         "SQLite lets a task wait for itself",
@@ -1952,9 +1930,7 @@ MUTANTS = [
         "_engines/sqlite/ids.py",
         "        if ids[-1] == self._last:\n",
         "        if True:\n",
-        "conformance/test_sqlite.py::test_a_verb_that_is_cancelled_anywhere_did_nothing "
-        "engines/test_sqlite_locks.py::"
-        "test_writes_that_wait_for_another_connection_are_cancelled_at_once_and_leave_no_trace",
+        "engines/test_sqlite_locks.py::test_ids_that_are_put_back_when_greater_ones_are_taken_are_gaps",
     ),
     Mutant(
         "SQLite wakes nobody of its own",
@@ -1991,13 +1967,6 @@ MUTANTS = [
         "",
         "engines/test_sqlite_joined.py::test_each_effect_is_all_or_nothing",
     ),
-    Mutant(
-        "SQLite's joined transaction wakes nobody by itself",
-        "_engines/sqlite/joined.py",
-        "            self._engine.watch_joined()\n            self._engine.peers.tell([POKE], oneself=True)\n",
-        "",
-        "engines/test_sqlite_joined.py::test_a_worker_a_subscriber_and_a_listener_are_woken_after_the_commit",
-    ),
     # Postgres
     Mutant(
         "Postgres claims what another claim holds at this moment",
@@ -2012,8 +1981,7 @@ MUTANTS = [
         "_engines/postgres/statements.py",
         " order by ~priority, run_at, id\n limit :n\n for update skip locked\n",
         " order by ~priority, run_at, id\n limit :n\n for update\n",
-        "engines/test_postgres_reading.py::"
-        "test_a_worker_does_not_ask_on_and_on_for_a_job_that_somebody_else_has_locked",
+        "engines/test_postgres_reading.py::test_a_claim_passes_over_a_job_that_somebody_else_has_locked",
     ),
     Mutant(
         "Postgres claims the lowest priority first",
@@ -2034,7 +2002,7 @@ MUTANTS = [
         "_engines/postgres/statements.py",
         "else (:worker_ids)[array_position(array(select id from picked), id)]",
         "else (:worker_ids)[1]",
-        "conformance/test_postgres.py::test_many_workers_of_one_queue_run_each_job_once",
+        "conformance/test_postgres.py::test_of_claims_at_the_same_time_each_has_its_own_worker_and_jobs",
     ),
     Mutant(
         "Postgres keeps the token of the claim before",
@@ -2072,7 +2040,7 @@ MUTANTS = [
         "_engines/postgres/statements.py",
         "where id = any(:ids) and {LEASED}\n",
         "where id = any(:ids) and :now = :now\n",
-        "conformance/test_postgres.py::test_a_late_ack_of_a_batch_is_refused_and_the_row_is_as_it_was",
+        "conformance/test_postgres.py::test_a_batch_of_acks_is_judged_row_by_row",
     ),
     Mutant(
         "Postgres fails without looking at the token",
@@ -2210,7 +2178,14 @@ MUTANTS = [
         "Postgres forgets locks before their day is over",
         "_engines/postgres/statements.py",
         "where owner is null and expires_at < :now - 86400",
-        "where expires_at < :now",
+        "where owner is null and expires_at < :now",
+        "engines/test_postgres_wakes.py::test_a_lock_that_nobody_has_taken_for_a_day_is_forgotten_and_its_token_is_not",
+    ),
+    Mutant(
+        "Postgres forgets locks that were not released",
+        "_engines/postgres/statements.py",
+        "where owner is null and expires_at < :now - 86400",
+        "where expires_at < :now - 86400",
         "engines/test_postgres_wakes.py::test_a_lock_that_nobody_has_taken_for_a_day_is_forgotten_and_its_token_is_not",
     ),
     Mutant(
@@ -2260,7 +2235,7 @@ MUTANTS = [
         "_engines/postgres/statements.py",
         "lease.token = :token and lease.owner is not null\n",
         "lease.token = :token\n",
-        "conformance/test_postgres.py::test_a_lease_lost_between_two_fires_keeps_the_first_and_withholds_the_second",
+        "conformance/test_postgres.py::test_a_lease_that_was_released_meanwhile_fires_nothing",
     ),
     Mutant(
         "Postgres's claim that comes back empty behind its cursor is not asked again",
@@ -2275,30 +2250,56 @@ MUTANTS = [
         "_engines/postgres/sqlops.py",
         "        elif not filed:\n",
         "        else:\n",
-        "conformance/test_postgres.py::test_a_row_is_claimable_from_its_run_at_on "
-        "engines/test_postgres_agreement.py::"
-        "test_more_rows_than_one_statement_files_anew_come_due_at_once",
+        "engines/test_postgres_agreement.py::test_more_rows_than_one_statement_files_anew_come_due_at_once",
     ),
     Mutant(
         "Postgres counts a claim twice that two acks name",
         "_engines/postgres/sqlops.py",
         "        left.difference_update(landed)",
         "        set().difference_update(landed)",
-        "conformance/test_postgres.py::test_two_handles_on_one_queue_may_ack_each_others_claims",
+        "conformance/test_postgres.py::test_of_acks_of_one_claim_at_the_same_time_one_lands",
+    ),
+    Mutant(
+        "Postgres sends enqueues together as one whose delays differ",
+        "_engines/postgres/sqlops.py",
+        "        and one.delay == other.delay\n",
+        "",
+        "conformance/test_postgres.py::test_of_enqueues_at_the_same_time_each_keeps_its_own_options",
+    ),
+    Mutant(
+        "Postgres sends enqueues together as one whose instants differ",
+        "_engines/postgres/sqlops.py",
+        "        and one.run_at == other.run_at\n",
+        "",
+        "conformance/test_postgres.py::test_of_enqueues_at_the_same_time_each_keeps_its_own_options",
+    ),
+    Mutant(
+        "Postgres sends enqueues together as one whose expiries differ",
+        "_engines/postgres/sqlops.py",
+        "        and one.expires == other.expires\n",
+        "",
+        "conformance/test_postgres.py::test_of_enqueues_at_the_same_time_each_keeps_its_own_options",
+    ),
+    Mutant(
+        "Postgres sends enqueues together as one whose queues differ",
+        "_engines/postgres/sqlops.py",
+        "        one.queue == other.queue\n        and one.stamps",
+        "        one.stamps",
+        "conformance/test_postgres.py::test_of_enqueues_at_the_same_time_each_goes_to_its_own_queue",
     ),
     Mutant(
         "Postgres sends enqueues together as one whose priorities differ",
         "_engines/postgres/sqlops.py",
         "        and one.priority == other.priority\n",
         "",
-        "engines/test_postgres_agreement.py::test_postgres_answers_as_memory_does",
+        "conformance/test_postgres.py::test_of_enqueues_at_the_same_time_each_keeps_its_own_options",
     ),
     Mutant(
         "Postgres sends enqueues together as one whose stamps differ",
         "_engines/postgres/sqlops.py",
         "        and one.stamps == other.stamps\n",
         "",
-        "engines/test_postgres_agreement.py::test_postgres_answers_as_memory_does",
+        "conformance/test_postgres.py::test_of_enqueues_at_the_same_time_each_keeps_its_own_options",
     ),
     Mutant(
         "Postgres tells nobody that wakes may have been missed",

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import Queue, Store, Wake, _loop, open_memory, open_store
+from alkstore_trio import Job, Queue, StopToken, Store, Wake, _loop, open_memory, open_store
 from alkstore_trio._engines import memory
 from alkstore_trio._engines.queue_table import QueueTable
 from alkstore_trio._rules.queue import JobRow
@@ -450,3 +450,25 @@ def test_a_store_without_a_clock_reads_the_hosts(backend: str, monkeypatch: pyte
 
     monkeypatch.setattr("time.time", lambda: 123.5)
     assert anyio.run(created_at, backend=backend) == 123.5
+
+
+# The hub
+
+
+async def test_nobody_stays_attached_who_has_stopped_waiting(store: Store) -> None:
+    stop = StopToken()
+
+    async def handle(job: Job) -> None:
+        pass
+
+    await store.queue("q").enqueue("x")
+    async with anyio.create_task_group() as tasks, store.hold_lock("l", 5), store.listen("c"):
+        async with store.stream("s").subscribe("consumer"):
+            await tasks.start(
+                lambda task_status: store.queue("q").run_worker(handle, stop=stop, task_status=task_status)
+            )
+            await tasks.start(lambda task_status: store.run_schedules(stop, task_status=task_status))
+            await anyio.wait_all_tasks_blocked()
+            assert len(store._engine.hub.channels) >= 5
+        stop.cancel()
+    assert store._engine.hub.channels == {}

@@ -196,7 +196,7 @@ def test_a_claim_that_is_valid_again_is_waited_for_although_its_job_has_expired(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_more_rows_than_one_statement_files_anew_come_due_at_once(dsn: str, backend: str) -> None:
     """500 of each kind go in one statement; none of the rest is overlooked, nor out of order."""
-    many = ops.Enqueue("q", tuple(map(str, range(1_700))), enqueue(30.0, 0.0).stamps, 1.0, None, 0, None)
+    many = ops.Enqueue("q", tuple(map(str, range(2_700))), enqueue(30.0, 0.0).stamps, 1.0, None, 0, None)
     few = attrs.evolve(many, bodies=("-1", "-2"), priority=1)
     steps: Steps = [(0.0, many), (0.0, few), (1.0, ops.Claim("q", "w", 3))]
     memory, postgres = anyio.run(told_after, dsn, steps, backend=backend)

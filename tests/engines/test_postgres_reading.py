@@ -115,6 +115,15 @@ async def test_a_worker_does_not_ask_on_and_on_for_a_job_that_somebody_else_has_
         assert handled == ["locked", "free"]
 
 
+async def test_a_claim_passes_over_a_job_that_somebody_else_has_locked(opened: Opening, dsn: str, schema: str) -> None:
+    async with opened() as store:
+        await store.queue("q").enqueue_many(["locked", "free"])
+        with psycopg.connect(dsn) as holder, anyio.fail_after(_BOUND):
+            holder.execute(f"select from {schema}.jobs where body = '\"locked\"' for update")
+            claims = await store.queue("q").claim_batch("w", 2)
+            assert [claim.job.payload for claim in claims] == ["free"]
+
+
 async def _commit_soon(connection: psycopg.Connection[Any]) -> None:
     for _ in range(20):
         await checkpoint()

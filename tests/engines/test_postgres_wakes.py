@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from alkstore_trio import DatabaseError, Job, StopToken, Wake
+from alkstore_trio import DatabaseError, Job, StopToken, Wake, _receivers, _waiting, _worker
 from alkstore_trio._engines.postgres import cursors, sqlops, upkeep, wakes
 from alkstore_trio._engines.postgres import engine as module
 from alkstore_trio._engines.postgres.server import Server
@@ -39,7 +39,11 @@ async def _received(receiver: Any) -> Any:
 # Between stores
 
 
-async def test_a_commit_in_one_store_wakes_whoever_waits_in_another(opened: Opening) -> None:
+async def test_a_commit_in_one_store_wakes_whoever_waits_in_another(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for waiting in (_receivers, _waiting, _worker):
+        monkeypatch.setattr(waiting, "SLICE", 3_600.0)  # nobody looks unasked
     worked = anyio.Event()
     stop = StopToken()
 
@@ -369,7 +373,12 @@ async def test_a_lock_that_nobody_has_taken_for_a_day_is_forgotten_and_its_token
         lock = await store.try_lock("l", "me", 5)
         assert lock is not None
         assert await lock.release()
+        lapsed = await store.try_lock("lapsed", "me", 5)
         clock.advance(86_500)
+        recent = await store.try_lock("recent", "me", 5)
+        assert recent is not None
+        assert await recent.release()
+        clock.advance(60)
         with psycopg.connect(dsn, autocommit=True) as connection:
             with anyio.fail_after(_BOUND):
                 while connection.execute(f"select 1 from \"{schema}\".locks where name = 'l'").fetchall():
@@ -377,6 +386,10 @@ async def test_a_lock_that_nobody_has_taken_for_a_day_is_forgotten_and_its_token
         again = await store.try_lock("l", "me", 5)
         assert again is not None
         assert again.token > lock.token
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute(f"select 1 from \"{schema}\".locks where name = 'recent'").fetchall()
+        assert lapsed is not None
+        assert await lapsed.release()
 
 
 async def test_an_idle_store_asks_the_server_nothing(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:

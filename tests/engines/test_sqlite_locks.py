@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -17,6 +18,8 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from alkstore_trio import Closed, DatabaseError, Store, Tx, open_sqlite
+from alkstore_trio._engines.sqlite.ids import Pool
+from alkstore_trio._engines.sqlite.requests import nothing
 
 pytestmark = pytest.mark.anyio
 
@@ -514,3 +517,36 @@ async def test_reads_that_are_under_way_when_the_store_closes_are_all_answered(p
             with anyio.fail_after(_BOUND):
                 await store.aclose()
     assert answered == 400
+
+
+async def test_a_write_that_comes_when_the_writer_has_ended_is_answered(path: str) -> None:
+    async with open_sqlite(path, durability="normal") as store:
+        pass
+    engine: Any = store._engine
+    with anyio.fail_after(_BOUND), pytest.raises(Closed):
+        await engine.ask(engine.submit, nothing)
+
+
+# Ids
+
+
+async def test_no_store_gives_ids_back_that_another_has_passed(path: str) -> None:
+    async with open_sqlite(path, durability="normal") as other:
+        async with open_sqlite(path, durability="normal") as one:
+            ids = [await one.queue("q").enqueue("x")]
+            ids.append(await other.queue("q").enqueue("x"))
+        async with open_sqlite(path, durability="normal") as third:
+            ids += await third.queue("q").enqueue_many(range(600))
+    assert len(set(ids)) == 602
+
+
+def test_ids_that_are_put_back_when_greater_ones_are_taken_are_gaps() -> None:
+    pool = Pool()
+    pool.add(range(1, 10))
+    first, second, third = pool.take(2), pool.take(2), pool.take(1)
+    assert (first, second, third) == ([1, 2], [3, 4], [5])
+    pool.put_back([5])
+    pool.put_back([3, 4])
+    assert pool.take(1) == [3]
+    pool.put_back([1, 2])
+    assert pool.take(6) == [4, 5, 6, 7, 8, 9]

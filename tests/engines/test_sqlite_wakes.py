@@ -8,10 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from alkstore_trio import StopToken, Wake, open_sqlite
+from alkstore_trio import StopToken, Wake, _receivers, _waiting, open_sqlite
 from alkstore_trio._engines import sqlops
 from alkstore_trio._engines.sqlite import engine
-from alkstore_trio._engines.sqlite.peers import HashedHub, Peers, mark
+from alkstore_trio._engines.sqlite.peers import POKE, HashedHub, Peers, mark
 from alkstore_trio._rules.names import RECONNECTED
 from alkstore_trio._wake import Bell
 
@@ -39,19 +39,24 @@ async def test_what_is_kept_is_bounded_and_whoever_may_have_missed_something_is_
 ) -> None:
     monkeypatch.setattr(sqlops, "WAKES_KEPT", 8)
     monkeypatch.setattr(sqlops, "PRUNE_EVERY", 16)
-    monkeypatch.setattr(Peers, "tell", lambda *_, **__: None)  # so that the other looks only after the pruning
+    monkeypatch.setattr(engine, "_SAFETY_POLL", 3_600.0)
     path = tmp_path / "a.db"
     async with (
         open_sqlite(path, durability="normal") as one,
         open_sqlite(path, durability="normal") as other,
         other.listen("early") as wakes,
     ):
-        await one.notify("early")
-        for number in range(32):
-            await one.notify(f"channel {number}")
-        assert _kept(path) <= 8
         with anyio.fail_after(_BOUND):
-            assert (await wakes.receive()) in (Wake("early"), Wake(RECONNECTED))
+            await one.notify("early")
+            assert await wakes.receive() == Wake("early")
+            with monkeypatch.context() as deaf:
+                deaf.setattr(Peers, "tell", lambda *_, **__: None)
+                await one.notify("early")
+                for number in range(31):
+                    await one.notify(f"channel {number}")
+                assert _kept(path) <= 8
+            one._engine.peers.tell([POKE])  # type: ignore[attr-defined]  # only now does the other look
+            assert await wakes.receive() == Wake(RECONNECTED)
 
 
 async def test_a_hint_after_one_that_was_lost_has_its_reader_look(
@@ -74,6 +79,23 @@ async def test_a_hint_after_one_that_was_lost_has_its_reader_look(
             await one.notify("second")
             assert await second.receive() == Wake("second")
             assert await first.receive() == Wake("first")
+
+
+async def test_whoever_another_store_wakes_finds_what_it_has_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for waiting in (_receivers, _waiting):
+        monkeypatch.setattr(waiting, "SLICE", 3_600.0)  # nobody looks unasked
+    path = tmp_path / "a.db"
+    async with (
+        open_sqlite(path, durability="normal") as one,
+        open_sqlite(path, durability="normal") as other,
+        other.stream("s").subscribe("consumer") as events,
+    ):
+        for number in range(5):
+            await one.stream("s").publish(number)
+            with anyio.fail_after(_BOUND):
+                assert (await events.receive()).payload == number
 
 
 async def test_stores_that_wake_once_each_leave_no_more_than_is_kept(

@@ -12,14 +12,14 @@ import attrs
 import pytest
 
 from ..._errors import Closed, CodecError
-from ..._ops import Op
+from ..._ops import Claim, Move, Op
 from ..._queue import JobHandle, Queue
 from ..._store import Store
 from ..._values import Job, JobState, QueueStatistics
 from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import tick
-from .driving import watched
+from .driving import rest, watched
 from .kit import Effects
 
 _LARGEST = sys.float_info.max
@@ -626,7 +626,8 @@ async def test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried
 ) -> None:
     queue = store.queue("q", visibility_timeout=10)
     stale, newer = await _reclaimed(queue, clock)
-    assert [await op(stale) for op in _OPS.values()] == [False] * len(_OPS)
+    for op in _OPS.values():
+        assert await op(JobHandle(stale._unit, stale._row)) is False  # of a handle that has settled nothing yet
     assert await newer.ack()
     assert await queue.get_job(newer.job.id) is None
 
@@ -1144,6 +1145,20 @@ async def test_jobs_are_paged_by_the_last_id(store: Store, state: JobState | Non
     assert await queue.jobs(state, after=2**70) == []
 
 
+@pytest.mark.parametrize("state", [JobState.PROCESSING, JobState.DEAD])
+async def test_the_claimed_and_the_dead_are_paged_by_the_last_id_too(store: Store, state: JobState) -> None:
+    queue = store.queue("q")
+    ids = await queue.enqueue_many(range(6))
+    handles = await queue.claim_batch("w", 5)
+    if state is JobState.DEAD:
+        for handle in handles:
+            assert await handle.fail("dead")
+    paged: list[int] = []
+    while page := await queue.jobs(state, limit=2, after=paged[-1] if paged else 0):
+        paged += [job.id for job in page]
+    assert paged == ids[:5]
+
+
 @pytest.mark.parametrize("state", ["pending", 1, True])
 async def test_a_state_that_is_none_of_the_three_is_a_type_error(store: Store, state: Any) -> None:
     with pytest.raises(TypeError, match="state"):
@@ -1310,6 +1325,27 @@ async def test_of_settlements_at_the_same_time_one_decides(store: Store) -> None
     assert state is {"ack": None, "fail": JobState.DEAD}.get(decided, JobState.PENDING)
 
 
+async def test_while_a_settlement_is_in_flight_any_other_is_false_and_asks_nothing(store: Store) -> None:
+    asked: list[Op[Any]] = []
+    allowed = anyio.Event()
+
+    async def hold(op: Op[Any]) -> None:
+        if isinstance(op, Move) and not isinstance(op, Claim):
+            asked.append(op)
+            await allowed.wait()
+
+    queue = watched(store, hold).queue("q")
+    handle = await _claimed(queue)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(handle.ack)
+        await rest(store)
+        assert [await op(handle) for op in _OPS.values()] == [False] * len(_OPS)
+        assert await queue.ack_batch([handle]) == 0
+        assert len(asked) == 1
+        allowed.set()
+    assert await queue.jobs() == []
+
+
 @_each_settling
 async def test_a_cancelled_settlement_leaves_the_handle_unsettled(
     store: Store, op: Callable[[JobHandle], Awaitable[bool]]
@@ -1383,3 +1419,76 @@ async def test_a_clock_that_steps_back_makes_a_row_wait_and_a_claim_valid_again(
     again = await queue.claim("w")
     assert again is not None
     assert again.job.id == delayed
+
+
+# Tasks that ask at the same time
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": 5.0},
+        {"run_at": 5.0},
+        {"priority": 1},
+        {"expires": 5.0},
+        {"max_attempts": 1},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+async def test_of_enqueues_at_the_same_time_each_keeps_its_own_options(store: Store, options: dict[str, Any]) -> None:
+    expected: dict[int, Job | None] = {}
+    for wanted in ({}, options):
+        job_id = await store.queue("q").enqueue("x", **wanted)
+        expected[len(wanted)] = await store.queue("q").get_job(job_id)
+
+    async def enqueue(number: int) -> None:
+        wanted: dict[str, Any] = options if number % 2 else {}
+        job_id = await store.queue("q").enqueue(number, **wanted)
+        job, like = await store.queue("q").get_job(job_id), expected[len(wanted)]
+        assert job is not None
+        assert like is not None
+        assert job == attrs.evolve(like, id=job_id, body=str(number))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(enqueue, number)
+
+
+async def test_of_enqueues_at_the_same_time_each_goes_to_its_own_queue(store: Store) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(store.queue(f"q{number % 2}").enqueue, number)
+    for number in range(2):
+        payloads = {job.payload for job in await store.queue(f"q{number}").jobs()}
+        assert payloads == set(range(number, 8, 2))
+
+
+async def test_of_claims_at_the_same_time_each_has_its_own_worker_and_jobs(store: Store) -> None:
+    queue = store.queue("q")
+    ids = await queue.enqueue_many(range(18))
+    claimed: list[int] = []
+
+    async def claim(number: int) -> None:
+        handles = await queue.claim_batch(f"w{number}", 3)
+        assert [handle.job.worker_id for handle in handles] == [f"w{number}"] * 3
+        claimed.extend(handle.job.id for handle in handles)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(claim, number)
+    assert sorted(claimed) == ids
+
+
+async def test_of_acks_of_one_claim_at_the_same_time_one_lands(store: Store) -> None:
+    queue = store.queue("q")
+    handles = [await _claimed(queue) for _ in range(3)]
+    landed: list[int] = []
+
+    async def ack() -> None:
+        landed.append(await queue.ack_batch([JobHandle(handle._unit, handle._row) for handle in handles]))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(ack)
+    assert sum(landed) == 3
+    assert await queue.jobs() == []

@@ -19,7 +19,7 @@ from ..._errors import (
     LeadershipLost,
     ReservedName,
 )
-from ..._ops import DueSchedules, Fire, Op, Renew
+from ..._ops import DueSchedules, Fire, Op, Renew, Unlock
 from ..._store import Store
 from ..._values import JobState, Schedule, ScheduleOptions, ScheduleState
 from ..._waiting import StopToken
@@ -461,6 +461,18 @@ async def test_a_lease_that_another_took_meanwhile_fires_nothing(store: Store, c
         if isinstance(op, Fire):
             clock.advance(_TTL)
             assert await hold_lease(store, "other", _TTL) is not None
+
+    await store.schedule("s", "@every 60s", "q", None)
+    clock.advance(60)
+    with pytest.raises(LeadershipLost):
+        await tick(watched(store, lose))
+    assert await _fires(store) == 0
+
+
+async def test_a_lease_that_was_released_meanwhile_fires_nothing(store: Store, clock: ManualClock) -> None:
+    async def lose(op: Op[Any]) -> None:
+        if isinstance(op, Fire):
+            assert await store._engine.do(Unlock(op.lease, op.token))
 
     await store.schedule("s", "@every 60s", "q", None)
     clock.advance(60)

@@ -710,6 +710,11 @@ async def test_the_clock_is_read_when_an_effect_is_staged(store: Store, clock: M
         (began + 5, began + 5, None),
     ]
     assert [event.created_at for event in await store.stream("s").read_since(0, 10)] == [began, began + 5]
+    async with store.transaction() as tx:  # that puts in nothing but jobs
+        for number in range(2):
+            await tx.enqueue_tx("jobs", number)
+            clock.advance(5)
+    assert [job.created_at for job in await store.queue("jobs").jobs()] == [began + 10, began + 15]
 
 
 async def test_a_payload_is_encoded_when_it_is_staged(store: Store) -> None:

@@ -1052,6 +1052,30 @@ async def test_a_worker_that_is_cancelled_acks_what_is_done_also_what_waits_for_
     assert await queue.jobs() == []
 
 
+async def test_a_handler_that_ends_well_although_its_worker_is_cancelled_is_acked(store: Store) -> None:
+    queue = store.queue("q")
+    await queue.enqueue("x")
+    begun, allowed = anyio.Event(), anyio.Event()
+    scope = anyio.CancelScope()
+
+    async def handle(job: Job) -> None:
+        with anyio.CancelScope(shield=True):
+            begun.set()
+            await allowed.wait()
+
+    async def work() -> None:
+        with scope:
+            await queue.run_worker(handle)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        await begun.wait()
+        scope.cancel()
+        await rest(store)
+        allowed.set()
+    assert await queue.jobs() == []
+
+
 async def test_a_settlement_that_is_under_way_when_its_worker_is_cancelled_is_waited_for(store: Store) -> None:
     queue = store.queue("q")
     job_id = await queue.enqueue("x")
