@@ -577,8 +577,7 @@ MUTANTS = [
         "_engines/queue_table.py",
         "        self._processing += count - reclaimed\n",
         "        self._processing += count\n",
-        "conformance/test_memory.py::test_statistics_count_rows_by_state_and_what_a_claim_would_take "
-        "engines/test_memory_walk.py",
+        "conformance/test_memory.py::test_statistics_count_rows_by_state_and_what_a_claim_would_take",
     ),
     Mutant(
         "memory gives ids again",
@@ -630,9 +629,7 @@ MUTANTS = [
         "_engines/tables.py",
         "end = min(bisect_right(table.events, op.horizon, key=_OFFSET), table.visible())",
         "end = bisect_right(table.events, op.horizon, key=_OFFSET)",
-        "conformance/test_memory.py::test_a_trim_takes_any_horizon "
-        "conformance/test_memory.py::test_a_trim_deletes_up_to_its_horizon_and_that_too "
-        "engines/test_memory_walk.py",
+        "conformance/test_memory.py::test_a_commit_wakes_the_subscriber_of_what_it_held_back",
     ),
     Mutant(
         "memory keeps the event at a trim's horizon",
@@ -653,8 +650,7 @@ MUTANTS = [
         "_engines/tables.py",
         "if events and events[-1].offset > event.offset:",
         "if False:",
-        "conformance/test_memory.py::test_a_reader_that_saves_what_it_read_misses_nothing_of_concurrent_transactions "
-        "engines/test_memory_walk.py",
+        "conformance/test_memory.py::test_a_reader_that_saves_what_it_read_misses_nothing_of_concurrent_transactions",
     ),
     Mutant(
         "memory tells nobody what the end of a transaction uncovers",
@@ -1438,9 +1434,7 @@ MUTANTS = [
         "_loop.py",
         "            if caller.cancelling():  # else",
         "            if True:  # else",
-        "conformance/test_memory.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
-        "conformance/test_sqlite.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all "
-        "engines/test_postgres_connection.py",
+        "conformance/test_memory.py::test_a_block_whose_bare_task_is_cancelled_anywhere_did_nothing_or_all",
     ),
     Mutant(
         "whoever waits for the engine raises though the op stands",
@@ -1973,8 +1967,7 @@ MUTANTS = [
         "_engines/postgres/statements.py",
         " order by ~priority, run_at, id\n limit :n\n for update skip locked\n",
         " order by ~priority, run_at, id\n limit :n\n",
-        "engines/test_postgres_processes.py::test_what_has_returned_survives_a_kill_and_nothing_is_half_there "
-        "conformance/test_postgres.py::test_many_workers_of_one_queue_run_each_job_once",
+        "engines/test_postgres_reading.py::test_a_claim_passes_over_a_job_that_somebody_else_has_locked",
     ),
     Mutant(
         "Postgres waits for what another claim holds at this moment",
@@ -2362,14 +2355,6 @@ MUTANTS = [
         "conformance/test_postgres.py::test_a_staged_notify_wakes_nobody_before_the_commit_and_once_after_it",
     ),
     Mutant(
-        "Postgres lets a cancellation cut a commit short",
-        "_engines/postgres/tx.py",
-        "            await unbroken(self._commit)\n",
-        "            await self._commit()\n",
-        "conformance/test_postgres.py::test_a_block_that_is_cancelled_anywhere_did_nothing_or_all "
-        "engines/test_postgres_outages.py::test_verbs_cancelled_at_any_instant_did_nothing_or_all_and_leave_the_store_whole",
-    ),
-    Mutant(
         "Postgres lets a task wait for itself",
         "_engines/postgres/tx.py",
         "                engine.holds.take(key, self._hold)\n",
@@ -2410,7 +2395,7 @@ MUTANTS = [
         "_engines/postgres/lanes.py",
         "            if len(calls) == 1 or error.transient or isinstance(error, CommitUnknown):\n",
         "            if True:\n",
-        "engines/test_postgres_agreement.py::test_postgres_answers_as_memory_does",
+        "engines/test_postgres_reading.py::test_one_that_fails_does_not_fail_those_who_travel_with_him",
     ),
     Mutant(
         "Postgres sends again what may stand already",
@@ -2434,9 +2419,7 @@ MUTANTS = [
         "_engines/postgres/engine.py",
         "            for lane in self._lanes():\n                lane.close()\n",
         "",
-        "engines/test_postgres_reading.py::test_those_who_travel_together_when_the_store_is_left_arrive "
-        "engines/test_postgres_outages.py::"
-        "test_a_statement_under_way_ends_when_its_store_is_closed_where_nobody_answers",
+        "engines/test_postgres_reading.py::test_those_who_wait_in_a_lane_that_is_held_up_can_go",
     ),
     Mutant(
         "Postgres fails those who travel with one who gives up",
@@ -2458,7 +2441,7 @@ MUTANTS = [
         "_engines/postgres/lanes.py",
         "                self._waiting.remove(call)\n                raise\n",
         "                raise\n",
-        "conformance/test_postgres.py::test_a_verb_that_is_cancelled_anywhere_did_nothing",
+        "engines/test_postgres_reading.py::test_those_who_wait_in_a_lane_that_is_held_up_can_go",
     ),
     Mutant(
         "Postgres keeps its cursor though the queue was woken",
@@ -2479,14 +2462,7 @@ MUTANTS = [
         "_engines/postgres/cursors.py",
         "if cursor is not None and anyio.current_time() >= cursor.until:",
         "if False:",
-        "engines/test_postgres_wakes.py",
-    ),
-    Mutant(
-        "Postgres keeps its cursor though a claim came back short",
-        "_engines/postgres/cursors.py",
-        "        if len(rows) < n:\n            self.cursors.drop(self.queue)\n",
-        "        if len(rows) < n:\n            pass\n",
-        "engines/test_postgres_wakes.py::test_claims_go_on_where_a_slow_one_ended",
+        "engines/test_postgres_wakes.py::test_a_cursor_lasts_no_longer_than_it_may",
     ),
     Mutant(
         "Postgres leaves a cursor after a quick claim",

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import DatabaseError, Job, StopToken, Store, _worker
+from alkstore_trio import Closed, DatabaseError, Job, StopToken, Store, _worker
 from alkstore_trio import _ops as ops
 from alkstore_trio._engines.postgres import cursors, lanes
 from alkstore_trio._ops import Op
@@ -273,3 +273,76 @@ async def test_whoever_waits_too_long_behind_another_store_is_told_without_waiti
                 with pytest.raises(DatabaseError, match="the holder") as failed:
                     await store.stream("s").publish("x")
                 assert failed.value.transient
+
+
+# In a lane
+
+
+async def test_one_that_fails_does_not_fail_those_who_travel_with_him(opened: Opening, dsn: str, schema: str) -> None:
+    failed: list[int] = []
+    landed: list[int] = []
+
+    async with opened() as store:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"alter table {schema}.events add check (body <> '7')")
+
+        async def publish(number: int) -> None:
+            try:
+                await store.stream("s").publish(number)
+                landed.append(number)
+            except DatabaseError:
+                failed.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(12):
+                tasks.start_soon(publish, number)
+        kept = [event.payload for event in await store.stream("s").read_since(0, 100)]
+    assert failed == [7]
+    assert sorted(landed) == sorted(kept) == [number for number in range(12) if number != 7]
+
+
+async def test_those_who_wait_in_a_lane_that_is_held_up_can_go(opened: Opening, dsn: str, schema: str) -> None:
+    told: list[type[Exception]] = []
+    cancelled = anyio.CancelScope()
+
+    with anyio.fail_after(_BOUND), psycopg.connect(dsn) as holder:
+        async with opened(lock_timeout=_BOUND) as store, anyio.create_task_group() as tasks:
+            stream = store.stream("s")
+            lane = engine_of(store)._named
+
+            async def publish(payload: str) -> None:
+                try:
+                    await stream.publish(payload)
+                except Closed as error:
+                    told.append(type(error))
+
+            async def publish_or_not() -> None:
+                with cancelled:
+                    await stream.publish("cancelled")
+
+            await stream.publish("first")
+            holder.execute(f"update {schema}.streams set last = last")
+            tasks.start_soon(publish, "second")
+            await _waiting_for(dsn, 1)
+            tasks.start_soon(publish_or_not)
+            while len(lane["stream", "s"]._waiting) < 1:
+                await checkpoint()
+            cancelled.cancel()
+            while lane["stream", "s"]._waiting:
+                await checkpoint()
+            holder.commit()
+            while ("stream", "s") in lane:
+                await checkpoint()
+            holder.execute(f"update {schema}.streams set last = last")
+            tasks.start_soon(publish, "third")
+            await _waiting_for(dsn, 1)
+            for _ in range(2):
+                tasks.start_soon(publish, "too late")
+            while len(lane["stream", "s"]._waiting) < 2:
+                await checkpoint()
+            tasks.start_soon(store.aclose)
+            while len(told) < 2:
+                await checkpoint()
+            holder.commit()
+    async with opened() as store:
+        assert [event.payload for event in await store.stream("s").read_since(0, 9)] == ["first", "second", "third"]

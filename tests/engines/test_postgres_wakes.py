@@ -322,6 +322,22 @@ async def test_a_quick_claim_leaves_no_cursor(opened: Opening, monkeypatch: pyte
         assert engine_of(store)._cursors._cursors == {}
 
 
+async def test_a_cursor_lasts_no_longer_than_it_may(
+    opened: Opening, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursors, "_LONG", -1.0)
+    monkeypatch.setattr(cursors, "_LASTS", 0.0)
+    async with opened() as store:
+        queue = store.queue("q")
+        ids = await queue.enqueue_many(range(3))
+        assert await queue.claim("w")
+        with psycopg.connect(dsn, autocommit=True) as foreign:  # which tells nobody
+            foreign.execute(f'update "{schema}".jobs set priority = 9 where id = %s', [ids[2]])
+        claim = await queue.claim("w")
+        assert claim is not None
+        assert claim.job.id == ids[2]
+
+
 # Upkeep
 
 
@@ -374,11 +390,11 @@ async def test_a_lock_that_nobody_has_taken_for_a_day_is_forgotten_and_its_token
         assert lock is not None
         assert await lock.release()
         lapsed = await store.try_lock("lapsed", "me", 5)
-        clock.advance(86_500)
+        clock.advance(86_300)
         recent = await store.try_lock("recent", "me", 5)
         assert recent is not None
         assert await recent.release()
-        clock.advance(60)
+        clock.advance(200)
         with psycopg.connect(dsn, autocommit=True) as connection:
             with anyio.fail_after(_BOUND):
                 while connection.execute(f"select 1 from \"{schema}\".locks where name = 'l'").fetchall():

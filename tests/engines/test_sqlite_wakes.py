@@ -56,7 +56,8 @@ async def test_what_is_kept_is_bounded_and_whoever_may_have_missed_something_is_
                     await one.notify(f"channel {number}")
                 assert _kept(path) <= 8
             one._engine.peers.tell([POKE])  # type: ignore[attr-defined]  # only now does the other look
-            assert await wakes.receive() == Wake(RECONNECTED)
+            while await wakes.receive() != Wake(RECONNECTED):  # before it, what was hinted may have been seen twice
+                pass
 
 
 async def test_a_hint_after_one_that_was_lost_has_its_reader_look(
