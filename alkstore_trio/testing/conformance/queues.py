@@ -1482,12 +1482,14 @@ async def test_of_claims_at_the_same_time_each_has_its_own_worker_and_jobs(store
 async def test_of_acks_of_one_claim_at_the_same_time_one_lands(store: Store) -> None:
     queue = store.queue("q")
     handles = [await _claimed(queue) for _ in range(3)]
+    another = await _claimed(queue)
     landed: list[int] = []
 
     async def ack() -> None:
         landed.append(await queue.ack_batch([JobHandle(handle._unit, handle._row) for handle in handles]))
 
     async with anyio.create_task_group() as tasks:
+        tasks.start_soon(another.ack)
         for _ in range(5):
             tasks.start_soon(ack)
     assert sum(landed) == 3
