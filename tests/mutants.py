@@ -51,7 +51,7 @@ class Mutant:
 def _pytest(folder: str, tests: Sequence[str], *options: str) -> tuple[int | None, str]:
     """The exit status of a run in a copy of the tree, ``None`` for one that hangs, and what it printed."""
     command = [sys.executable, "-m", "pytest", "-v", "--tb=no", "-p", "no:cacheprovider", *options]
-    command += ["-o", f"faulthandler_timeout={_HANGS}", "-o", "faulthandler_exit_on_timeout=true"]
+    command += ["-o", f"faulthandler_timeout={_HANGS}", "-o", "faulthandler_exit_on_timeout=true"]  # of pytest 9
     environment = os.environ | {"PYTHONPATH": folder}  # whatever a test starts imports the copy too
     with subprocess.Popen(
         [*command, *(f"tests/{test}" for test in tests)],
