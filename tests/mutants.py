@@ -1833,10 +1833,18 @@ MUTANTS = [
     Mutant(
         "SQLite hints to the other stores before the commit",
         "_engines/sqlite/writer.py",
-        "        self._session.commit()\n        return channels\n",
+        "        try:\n            self._session.commit()\n",
         "        self._peers.tell((mark(channel), self._origin, self._wakes) for channel in channels)\n"
-        "        time.sleep(0.1)\n        self._session.commit()\n        return ()\n",
+        "        time.sleep(0.1)\n        channels = {}\n        try:\n            self._session.commit()\n",
         "engines/test_sqlite_wakes.py::test_whoever_another_store_wakes_finds_what_it_has_committed",
+    ),
+    Mutant(
+        "SQLite calls a commit transient that could not be synced",
+        "_engines/sqlite/writer.py",
+        "            if is_unsynced(error):\n",
+        "            if False:\n",
+        "engines/test_sqlite_faults.py::"
+        "test_a_commit_that_was_written_and_could_not_be_synced_is_commit_unknown",
     ),
     Mutant(
         "SQLite fails a whole group with the one that fails",
@@ -2370,7 +2378,7 @@ MUTANTS = [
     Mutant(
         "Postgres calls a commit transient whose answer was lost",
         "_engines/postgres/tx.py",
-        "            if error.sqlstate is None or not connection.alive:\n",
+        "            if error.sqlstate is None or not connection.answers:\n",
         "            if False:\n",
         "engines/test_postgres_outages.py::"
         "test_a_commit_whose_connection_is_cut_before_its_answer_is_commit_unknown_and_may_stand",
