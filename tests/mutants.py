@@ -1843,8 +1843,7 @@ MUTANTS = [
         "_engines/sqlite/writer.py",
         "            if is_unsynced(error):\n",
         "            if False:\n",
-        "engines/test_sqlite_faults.py::"
-        "test_a_commit_that_was_written_and_could_not_be_synced_is_commit_unknown",
+        "engines/test_sqlite_faults.py::test_a_commit_that_was_written_and_could_not_be_synced_is_commit_unknown",
     ),
     Mutant(
         "SQLite fails a whole group with the one that fails",
