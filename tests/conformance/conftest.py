@@ -26,6 +26,7 @@ _COUNT_WAKES = {
     "test_idle_workers_are_not_woken_by_other_queues",
 }
 _COUNT_LOOKS = _COUNT_WAKES | {
+    "test_a_heartbeat_that_brings_a_deadline_nearer_wakes_a_worker_and_a_plain_one_does_not",
     "test_a_sleeping_hold_renews_in_time_and_never_spins",
     "test_a_waiter_does_not_spin",
     "test_a_worker_never_spins",
