@@ -1,5 +1,4 @@
 import gc
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,12 +12,6 @@ pytest.register_assert_rewrite("alkstore_trio.testing.conformance", "tests.engin
 settings.register_profile("suite", derandomize=True, deadline=None)
 settings.register_profile("long", max_examples=10_000, deadline=None)
 settings.load_profile("suite")
-
-
-# A worker of several keeps to a core: there its threads hand over to each other soonest, and the others are not idle.
-if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
