@@ -186,6 +186,13 @@ class Server:
         self.stop(mode)
         self.start()
 
+    def ask_for_passwords(self) -> None:
+        """Restart it so that whoever comes through TCP is to give one."""
+        (self.folder / "data" / "pg_hba.conf").write_text(
+            "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        )
+        self.restart()
+
     # How it is made
 
     def _make(self) -> None:

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from functools import partial
 
 import anyio
-import psycopg
 import pytest
 
 from alkstore_trio._engines import queue_table, tables
@@ -22,10 +21,11 @@ from alkstore_trio._engines.postgres import cursors
 from alkstore_trio._engines.sqlite import engine, file
 from alkstore_trio.testing.conformance.kit import anyio_backend
 from tests import soak
+from tests.engines.conftest import schema
 from tests.engines.places import engine_of, until
 from tests.soak import Place
 
-__all__ = ["anyio_backend"]
+__all__ = ["anyio_backend", "schema"]
 
 pytestmark = [
     pytest.mark.anyio,
@@ -36,15 +36,6 @@ _LAPS = 8
 _BETWEEN = 4  # laps between those that are compared
 _BOUND = 5.0  # seconds after which nobody lets go of anything
 _OBJECT = 48  # bytes of about the smallest
-
-
-@pytest.fixture
-def schema(dsn: str) -> Iterator[str]:
-    """A schema for the tests of a process, emptied of all by its being dropped."""
-    name = f"resources_{os.getpid()}"
-    yield name
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(f"drop schema if exists {name} cascade")
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -4,16 +4,13 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
-from alkstore_trio._rules.names import RESERVED_PREFIX
-from alkstore_trio._wake import Hub
+import pytest
 
-__all__ = ["Wakes", "World"]
+from tests.meddling import Wakes, meddle
 
-Wakes = Literal["as they come", "dropped", "spurious"]
+__all__ = ["World"]
 
 _host = time.time
 _WAKES: tuple[Wakes, ...] = ("as they come", "dropped", "spurious")
@@ -65,17 +62,7 @@ class World:
         _FIELDS.pack_into(self._map, 0, offset, steps, _WAKES.index(wakes))
 
     def meddle(self) -> None:
-        """Have it be so in this process, for good. A user's own notifies always arrive."""
+        """Have it be so in this process, for good."""
         if not self._decides:
             time.time = self.clock
-        fire = Hub.fire
-
-        def meddled(hub: Hub, channels: Iterable[str]) -> None:
-            wakes = self.wakes
-            if wakes == "dropped":
-                channels = [channel for channel in channels if not channel.startswith(RESERVED_PREFIX)]
-            fire(hub, channels)
-            if wakes == "spurious" and channels:
-                fire(hub, [channel for channel in hub.channels if channel.startswith(RESERVED_PREFIX)])
-
-        Hub.fire = meddled  # type: ignore[method-assign, assignment]
+        meddle(pytest.MonkeyPatch(), lambda: self.wakes)

@@ -5,16 +5,15 @@ manual clock looks again by itself. ``--wakes=spurious`` wakes everybody wheneve
 as ever.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import anyio
 import pytest
 
 from alkstore_trio import Store
-from alkstore_trio._wake import Bell, Hub
 from alkstore_trio.testing import ManualClock
 from alkstore_trio.testing.conformance import clocks, driving
+from tests.meddling import Wakes, meddle
 
 _POLL = 0.001  # seconds
 _LOOKS = {"test_memory": 0.02}  # seconds in which all have looked and acted
@@ -44,14 +43,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _wakes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    fire = Hub.fire
-
-    def firing_at_all(hub: Hub, channels: Iterable[str]) -> None:
-        fire(hub, channels)
-        for wakers in tuple(hub.channels.values()) if channels else ():
-            for bell in [waker for waker in wakers if isinstance(waker, Bell)]:
-                bell.ring()
-
     async def sleeping_little(clock: ManualClock, seconds: float) -> None:
         await anyio.sleep(_POLL)  # in no scope: anyio may lose a bare cancellation where one ends as its parent does
 
@@ -59,11 +50,11 @@ def _wakes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         await driving.rest(store)
         counter.asked.clear()
 
-    match request.config.getoption("--wakes"):
-        case "dropped":
-            monkeypatch.setattr(Bell, "wake", lambda bell, channel: None)
-            monkeypatch.setattr(ManualClock, "sleep", sleeping_little)
-            monkeypatch.setattr(driving, "_LOOKS", _LOOKS.get(request.path.stem, _LOOKS_ELSEWHERE))
-            monkeypatch.setattr(clocks._Counter, "is_calm", not_counting)
-        case "spurious":
-            monkeypatch.setattr(Hub, "fire", firing_at_all)
+    wakes: Wakes | None = request.config.getoption("--wakes")
+    if wakes is None:
+        return
+    meddle(monkeypatch, lambda: wakes)
+    if wakes == "dropped":
+        monkeypatch.setattr(ManualClock, "sleep", sleeping_little)
+        monkeypatch.setattr(driving, "_LOOKS", _LOOKS.get(request.path.stem, _LOOKS_ELSEWHERE))
+        monkeypatch.setattr(clocks._Counter, "is_calm", not_counting)

@@ -46,9 +46,7 @@ def server() -> Iterator[Server]:
         with psycopg.connect(server.dsn, autocommit=True) as administrator:
             administrator.execute(f"create role app login password '{SECRET}'")
             administrator.execute("create role limited login")
-        rules = server.folder / "data" / "pg_hba.conf"
-        rules.write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-        server.restart()
+        server.ask_for_passwords()
         yield server
 
 

@@ -47,9 +47,7 @@ def server() -> Iterator[Server]:
             administrator.execute("create table taken.schema(mine int); alter table taken.schema owner to app")
             administrator.execute(sql.SQL("create role idle nologin password {}").format(_PASSWORD))
             administrator.execute(sql.SQL("create role crowded login connection limit 0 password {}").format(_PASSWORD))
-        rules = server.folder / "data" / "pg_hba.conf"
-        rules.write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-        server.restart()
+        server.ask_for_passwords()
         yield server
 
 

@@ -251,9 +251,7 @@ class PostgresEngine:
     def _lanes(self) -> list[Lane[Any, Any]]:
         return [self._enqueues, self._acks, *self._named.values()]
 
-    def _lane(
-        self, send: Callable[[Sequence[Any]], Awaitable[list[Any]]], size: Callable[[Any], int]
-    ) -> Lane[Any, Any]:
+    def _lane(self, send: Send, size: Callable[[Any], int]) -> Lane[Any, Any]:
         return Lane(send, size, self._answered, self._start_soon, self._event)
 
     def _sending(

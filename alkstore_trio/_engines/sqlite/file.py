@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from ..._errors import CommitUnknown, DatabaseError
+from ..._errors import DatabaseError
 from ..schema import VERSION, prefixed, sqlite_steps
 from ..sqlops import Steps
 
-__all__ = ["FIRST_NAP", "LAST_NAP", "Checkpoints", "File", "Session", "Unsynced", "failure", "is_busy", "is_unsynced"]
+__all__ = ["FIRST_NAP", "LAST_NAP", "Checkpoints", "File", "Session", "failure", "is_busy", "is_unsynced"]
 
 A = TypeVar("A")
 
@@ -66,17 +66,9 @@ def is_unsynced(error: sqlite3.Error) -> bool:
     return _code(error) == sqlite3.SQLITE_IOERR_FSYNC
 
 
-class Unsynced(sqlite3.OperationalError):
-    """A commit is in the WAL and in no index to it: gone with the next commit, back if there is a crash before one."""
-
-
 def failure(error: sqlite3.Error, path: str) -> DatabaseError:
     """The library's error for one of SQLite's."""
     code = _code(error)
-    if isinstance(error, Unsynced):
-        return CommitUnknown(
-            f"{path!r} could not be synced by the operating system: what was committed may stand or not"
-        )
     if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return DatabaseError(
             f"{path!r} was changed after this transaction had begun to read: run the transaction again", retryable=True

@@ -13,9 +13,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from ..._errors import DatabaseError
+from ..._errors import CommitUnknown, DatabaseError
 from ..sqlops import give_back, wake
-from .file import FIRST_NAP, LAST_NAP, Checkpoints, File, Session, Unsynced, is_busy, is_unsynced
+from .file import FIRST_NAP, LAST_NAP, Checkpoints, File, Session, is_busy, is_unsynced
 from .peers import Peers, mark
 from .requests import Hold, Post, Request, drained, refuse, translated
 
@@ -224,7 +224,10 @@ class Writer:
             self._session.commit()
         except sqlite3.OperationalError as error:
             if is_unsynced(error):
-                raise Unsynced(*error.args) from error
+                # It is in the WAL: gone with the next commit, back if there is a crash before one.
+                raise CommitUnknown(
+                    f"{self._file.path!r} could not be synced by the operating system: the commit may stand or not"
+                ) from error
             raise
         return channels
 

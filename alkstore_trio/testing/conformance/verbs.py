@@ -6,6 +6,7 @@ is what the store then shows: what it shows without the call, or after it.
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,15 +28,22 @@ Call = Callable[[], Coroutine[Any, Any, Any]]
 Arrangement = Callable[[Store, ManualClock], AbstractAsyncContextManager[Call]]
 
 VERBS: dict[str, Arrangement] = {}
+BLOCKS: dict[str, Arrangement] = {}  # whose call may have done all it does when it is cancelled
 
 
-def _verb(name: str) -> Callable[[Callable[[Store, ManualClock], AsyncIterator[Call]]], None]:
-    """Enter an arrangement in the table."""
+def _entered(
+    table: dict[str, Arrangement], name: str
+) -> Callable[[Callable[[Store, ManualClock], AsyncIterator[Call]]], None]:
+    """Enter an arrangement in a table."""
 
     def enter(arrangement: Callable[[Store, ManualClock], AsyncIterator[Call]]) -> None:
-        VERBS[name] = asynccontextmanager(arrangement)
+        table[name] = asynccontextmanager(arrangement)
 
     return enter
+
+
+_verb = partial(_entered, VERBS)
+_block = partial(_entered, BLOCKS)
 
 
 # Store
@@ -354,17 +362,6 @@ async def _(store: Store, clock: ManualClock) -> AsyncIterator[Call]:
 
 
 # What is made of several verbs
-
-BLOCKS: dict[str, Arrangement] = {}
-
-
-def _block(name: str) -> Callable[[Callable[[Store, ManualClock], AsyncIterator[Call]]], None]:
-    """Enter an arrangement whose call may have done all it does when it is cancelled."""
-
-    def enter(arrangement: Callable[[Store, ManualClock], AsyncIterator[Call]]) -> None:
-        BLOCKS[name] = asynccontextmanager(arrangement)
-
-    return enter
 
 
 @_block("Store.with_tx")
