@@ -5,10 +5,12 @@ manual clock looks again by itself. ``--wakes=spurious`` wakes everybody wheneve
 as ever.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
+from coverage import Coverage
 
 from alkstore_trio import Store
 from alkstore_trio.testing import ManualClock
@@ -39,6 +41,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.name.partition("[")[0] in counting:
             item.add_marker(pytest.mark.skip(reason=f"counts what is {wakes}"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _covered(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Measure coverage on memory only: it slows a run down, and `tests/engines` cover what is another engine's."""
+    coverage = Coverage.current()
+    if coverage is None or request.path.stem == "test_memory":
+        yield
+    else:
+        coverage.stop()
+        yield
+        coverage.start()
 
 
 @pytest.fixture(autouse=True)
