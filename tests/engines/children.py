@@ -28,19 +28,23 @@ from alkstore_trio import Job, Outbox, Queue, Store
 __all__ = [
     "LEASE",
     "LONGEST",
+    "PADDING",
     "Child",
     "all_jobs",
     "by_verb",
+    "came_out_once",
     "child",
     "effects",
     "forks",
     "killed",
     "left_behind",
+    "load",
     "say",
 ]
 
 LEASE = 0.5  # seconds of a claim whose claimant may be killed, after which another child takes the job
 LONGEST = 100  # seconds that a child lives at most
+PADDING = "x" * 500  # so that a few jobs fill a WAL with a low limit
 
 _ROOT = Path(__file__).parents[2]
 _BOUND = 30.0  # seconds that no answer takes
@@ -162,6 +166,13 @@ async def left_behind(store: Store, said: Said) -> None:
     assert set(subjects["copied"]) <= set(copies) <= set(subjects["about to copy"])
 
 
+async def came_out_once(store: Store, entered: list[str], claimed: list[str]) -> None:
+    """Judge by a store that each job which went in under `load` came out once, or is still there, once."""
+    left = [job.payload[0] for job in await all_jobs(store.queue("jobs"))]
+    assert Counter(claimed + left) == Counter(entered)  # no claim lapses, so a second one would be a duplicate
+    assert max(Counter(entered).values()) == 1
+
+
 async def all_jobs(queue: Queue | Outbox) -> list[Job]:
     """What is in a queue."""
     jobs: list[Job] = []
@@ -193,6 +204,35 @@ def forks(loop: str, work: Callable[[str], Awaitable[object]]) -> None:
             os._exit(1)
         say("pid", process)
         say("dead", os.waitpid(process, 0)[1])
+
+
+async def load(store: Store, name: str, tasks: int, seconds: float) -> tuple[list[str], list[str], list[str]]:
+    """Enqueue, claim and ack as fast as it goes; the jobs that went in, those that came out, and acks refused."""
+    entered: list[str] = []
+    claimed: list[str] = []
+    refused: list[str] = []
+    end = time.monotonic() + seconds
+
+    async def work(number: int) -> None:
+        queue = store.queue("jobs")
+        for n in itertools.count():
+            if time.monotonic() > end:
+                return
+            unique = f"{name}.{number}.{n}"
+            await queue.enqueue([unique, PADDING])
+            entered.append(unique)
+            if n % 8 == 0:
+                continue  # so that the queue grows and a claim meets others' jobs
+            handle = await queue.claim(f"{name}.{number}")
+            if handle is not None:
+                claimed.append(handle.job.payload[0])
+                if not await handle.ack():
+                    refused.append(handle.job.payload[0])
+
+    async with anyio.create_task_group() as group:
+        for number in range(tasks):
+            group.start_soon(work, number)
+    return entered, claimed, refused
 
 
 async def effects(store: Store, name: str, tasks: int) -> None:

@@ -1,5 +1,7 @@
 """A disk that fails on demand, below SQLite: a layer over its own access to files that has the n-th operation fail.
 
+It also knows what a power cut would leave of each file: what was there when it was last synced, and nothing since.
+
 SQLite asks the system through a table of functions (its VFS). Here that table is the platform's own, but for the
 functions that read, write, sync and lock, which are counted first. It is put in place by `ctypes`, in the very library
 that the interpreter's ``sqlite3`` is linked to; where that cannot be found, `NO_DISK` says so. Who looks at a file from
@@ -8,6 +10,7 @@ outside names the platform's own table: `aside`.
 
 import _sqlite3
 import ctypes
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -78,10 +81,12 @@ class Disk:
         self.library.sqlite3_vfs_find.restype = POINTER(_Vfs)
         self.failed = ""  #: the operation that failed last
         self.all_failed: set[str] = set()
+        self.synced: dict[Path, bytes] | None = None  #: what is in each file for good; None: not looked at
         self._lock = threading.Lock()
         self._left = 0
         self._for_good = False
         self._tables: dict[int, Any] = {}
+        self._paths: dict[int, Path] = {}  # of the files that are open
         self._kept: list[Any] = []  # what SQLite has pointers to
         own = self.library.sqlite3_vfs_find(None).contents
         self._open = _Open(own.open)
@@ -119,6 +124,8 @@ class Disk:
         code: int = self._open(vfs, name, file, flags, out)
         methods = c_void_p.from_address(file)  # the first thing in a file
         if code == sqlite3.SQLITE_OK and methods.value:
+            if name:
+                self._paths[file] = Path(os.fsdecode(ctypes.string_at(name)))
             if methods.value not in self._tables:
                 self._tables[methods.value] = self._layered(_Methods.from_address(methods.value))
             methods.value = ctypes.addressof(self._tables[methods.value])
@@ -136,7 +143,10 @@ class Disk:
     def _counted(self, name: str, own: Any, error: int) -> Any:
         def counted(file: int, *arguments: int) -> int:
             if (name == "shm_lock" and arguments[2] & _UNLOCKS) or not self._fails(name):
-                return own(file, *arguments)
+                code: int = own(file, *arguments)
+                if name == "sync" and code == sqlite3.SQLITE_OK and self.synced is not None:
+                    self.synced[self._paths[file]] = self._paths[file].read_bytes()
+                return code
             if name == "write":  # half of it
                 buffer, size, offset = arguments
                 own(file, buffer, size // 2, offset)
@@ -165,6 +175,7 @@ def failing_disk() -> Iterator[Disk]:
         yield _DISK
     finally:
         _DISK.mend()
+        _DISK.synced = None
         _DISK.library.sqlite3_vfs_unregister(ctypes.byref(_DISK.layer))
 
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import anyio
 import anyio.to_thread
 
-from tests.engines.children import LONGEST, effects, forks, say
+from tests.engines.children import LONGEST, effects, forks, load, say
 from tests.engines.places import Place
 
 # Killed at any instant
@@ -41,6 +41,15 @@ async def claimant(place: Place, seconds: str) -> None:
         say(await handle.ack())
 
 
+# Under load
+
+
+async def busy(place: Place, name: str, seconds: str) -> None:
+    """Work as fast as it goes, and say which jobs went in and out."""
+    async with place.open() as store:
+        say(*await load(store, name, 4, float(seconds)))
+
+
 # Of another opinion about the time
 
 
@@ -65,7 +74,7 @@ async def leader(place: Place) -> None:
         say("leads")
 
 
-_ROLES: dict[str, Callable[..., Awaitable[None]]] = {role.__name__: role for role in (claimant, astray, leader)}
+_ROLES: dict[str, Callable[..., Awaitable[None]]] = {role.__name__: role for role in (claimant, busy, astray, leader)}
 
 
 def main(role: str, loop: str, dsn: str, schema: str, *arguments: str) -> None:

@@ -21,12 +21,11 @@ import anyio.to_thread
 from alkstore_trio import Store, open_sqlite
 from alkstore_trio._engines.sqlite import file
 from alkstore_trio._engines.sqlite.peers import Peers
-from tests.engines.children import LONGEST, effects, forks, say
+from tests.engines.children import LONGEST, PADDING, effects, forks, load, say
 
 __all__ = ["TASKS", "Outcome"]
 
 TASKS = 4  # of a child under load
-_PADDING = "x" * 500  # so that a few jobs fill a WAL with a low limit
 
 
 # Killed at any instant
@@ -84,37 +83,14 @@ def logged() -> Iterator[list[str]]:
         logging.getLogger("alkstore_trio").removeHandler(handler)
 
 
-async def load(path: str, name: str, seconds: str, wal_limit: str) -> None:
-    """Enqueue, claim and ack as fast as it goes, and say which jobs went in and out."""
+async def busy(path: str, name: str, seconds: str, wal_limit: str) -> None:
+    """Work as fast as it goes, and say which jobs went in and out."""
     file._WAL_LIMIT = int(wal_limit)
-    entered: list[str] = []
-    claimed: list[str] = []
-    refused: list[str] = []
     copy = file.Checkpoints._copy
-
-    async def work(number: int) -> None:
-        queue = store.queue("jobs")
-        for n in itertools.count():
-            if time.monotonic() > end:
-                return
-            unique = f"{name}.{number}.{n}"
-            await queue.enqueue([unique, _PADDING])
-            entered.append(unique)
-            if n % 8 == 0:
-                continue  # so that the queue grows and a claim meets others' jobs
-            handle = await queue.claim(f"{name}.{number}")
-            if handle is not None:
-                claimed.append(handle.job.payload[0])
-                if not await handle.ack():
-                    refused.append(handle.job.payload[0])
-
     with patch.object(file.Checkpoints, "_copy", autospec=True, side_effect=copy) as checkpoint, logged() as warnings:
         async with open_sqlite(path, durability="normal") as store:
-            end = time.monotonic() + float(seconds)
-            async with anyio.create_task_group() as tasks:
-                for number in range(TASKS):
-                    tasks.start_soon(work, number)
-    say(Outcome(entered, claimed, refused, checkpoint.call_count, warnings))
+            done = await load(store, name, TASKS, float(seconds))
+    say(Outcome(*done, checkpoint.call_count, warnings))
 
 
 async def reopen(path: str, name: str, seconds: str, wal_limit: str) -> None:
@@ -125,7 +101,7 @@ async def reopen(path: str, name: str, seconds: str, wal_limit: str) -> None:
     with logged() as warnings:
         while time.monotonic() < end:
             async with open_sqlite(path, durability="normal") as store:
-                await store.queue("jobs").enqueue([f"{name}.{len(entered)}", _PADDING])
+                await store.queue("jobs").enqueue([f"{name}.{len(entered)}", PADDING])
                 entered.append(f"{name}.{len(entered)}")
     say(Outcome(entered, [], [], 0, warnings))
 
@@ -171,7 +147,7 @@ async def halfway(path: str) -> None:
 
 
 _ROLES: dict[str, Callable[..., Awaitable[None]]] = {
-    role.__name__: role for role in (claimant, load, reopen, waker, idle, halfway)
+    role.__name__: role for role in (claimant, busy, reopen, waker, idle, halfway)
 }
 
 

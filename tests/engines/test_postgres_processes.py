@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from itertools import count
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.servers import Server
 
 _KILLS = 20  # on each loop
 _LEASE = 1.0  # seconds of a claim whose claimant is stopped
+_LOAD = 3.0  # seconds of the run with many processes
 _ASTRAY = 7_200  # seconds
 _BOUND = 30.0  # seconds that nothing here takes
 
@@ -99,6 +100,26 @@ async def test_a_claimant_that_was_stopped_past_its_lease_cannot_ack(place: Plac
             assert await stopped.hears() == [False]
             # Whether this claim is still live depends on the machine; its row is untouched in either case.
             assert await queue.get_job(handle.job.id) is not None
+
+
+# All at once
+
+
+@pytest.mark.anyio
+async def test_three_processes_of_four_tasks_claim_no_job_twice_and_meet_no_error(place: Place) -> None:
+    entered: list[str] = []
+    claimed: list[str] = []
+    with ExitStack() as stack:
+        loops = ["trio", "asyncio", "trio"]
+        running = [stack.enter_context(child("busy", loop, place, f"{n}", _LOAD)) for n, loop in enumerate(loops)]
+        for each in running:
+            went_in, came_out, refused = await each.hears()
+            assert came_out  # nobody starved
+            assert refused == []
+            entered += went_in
+            claimed += came_out
+    async with place.open() as store:
+        await children.came_out_once(store, entered, claimed)
 
 
 # Opening

@@ -325,6 +325,7 @@ async def test_a_quick_claim_leaves_no_cursor(opened: Opening, monkeypatch: pyte
 async def test_a_cursor_lasts_no_longer_than_it_may(
     opened: Opening, dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert cursors._LASTS == 1.0  # which is what is promised
     monkeypatch.setattr(cursors, "_LONG", -1.0)
     monkeypatch.setattr(cursors, "_LASTS", 0.0)
     async with opened() as store:

@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 from alkstore_trio import CommitUnknown, DatabaseError, Store, open_sqlite
+from alkstore_trio._engines.sqlite import file
 from alkstore_trio._engines.sqlite.file import Session
 from alkstore_trio.testing import ManualClock
 from alkstore_trio.testing.conformance.verbs import spoiling, works
@@ -194,6 +195,37 @@ async def test_a_commit_that_was_written_and_could_not_be_synced_is_commit_unkno
                         break
             assert [job.payload for job in await store.queue("q").jobs()] == landed
     assert found == {"CommitUnknown": {True}, "DatabaseError": {False}}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+async def test_what_has_returned_survives_a_power_cut_unless_durability_was_given_up(
+    disk: Disk, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, checkpointing: bool
+) -> None:
+    if checkpointing:
+        monkeypatch.setattr(file, "_WAL_LIMIT", 1)
+
+    def found_after_a_power_cut(name: str) -> list[Any]:
+        for place, content in dict(disk.synced or {}).items():
+            if place.exists():  # SQLite has a deletion synced
+                place.with_name(place.name.replace(path.name, name)).write_bytes(content)
+        with closing(aside(folder / name)) as connection:
+            assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+            return [body for (body,) in connection.execute("select body from alkstore_jobs order by id")]
+
+    first = ["0", "1", "2", "3", "4", "5"]
+    disk.synced = {}
+    with anyio.fail_after(_BOUND):
+        async with open_sqlite(path) as store:
+            for n in range(5):
+                await store.queue("q").enqueue(n)
+                assert found_after_a_power_cut(f"{n}.db") == first[: n + 1]
+            async with store.transaction() as tx:
+                await tx.enqueue_tx("q", 5)
+            assert found_after_a_power_cut("tx.db") == first
+        async with open_sqlite(path, durability="normal") as store:
+            await store.queue("q").enqueue(6)
+            left = found_after_a_power_cut("normal.db")
+    assert left == first or (checkpointing and left == [*first, "6"])
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
