@@ -63,11 +63,33 @@ class World:
     nothing: dict[str, Any] = attrs.field(factory=dict)  # what is there without each verb's call
     everything: dict[str, Any] = attrs.field(factory=dict)  # what is there after it
 
+    @property
+    def _past(self) -> str:
+        return make_conninfo(self.dsn, application_name=self.schema)
+
+    @property
+    def _through(self) -> str:
+        address: dict[str, str | int] = {
+            "host": "127.0.0.1",
+            "hostaddr": "127.0.0.1",
+            "port": self.wire.port,
+            "sslmode": "disable",
+        }
+        return make_conninfo(self._past, **address)
+
     def open(self, clock: ManualClock) -> Any:
         """A store whose statements go through the wire, and that listens past it."""
-        named = make_conninfo(self.dsn, application_name=self.schema)
-        through = make_conninfo(named, host="127.0.0.1", hostaddr="127.0.0.1", port=self.wire.port, sslmode="disable")
-        return open_postgres(through, schema=self.schema, listen_dsn=named, max_connections=_CONNECTIONS, clock=clock)
+        return open_postgres(
+            self._through, schema=self.schema, listen_dsn=self._past, max_connections=_CONNECTIONS, clock=clock
+        )
+
+    def open_new(self) -> Any:
+        """A store with a schema of its own, all of whose connections go through the wire."""
+        return open_postgres(self._through, schema=f"{self.schema}_new", max_connections=_CONNECTIONS)
+
+    def drop_new(self) -> None:
+        """Have there be nothing yet where that store opens."""
+        self.looking.execute(f"drop schema if exists {self.schema}_new cascade".encode())
 
     def rows(self) -> tuple[Any, ...]:
         """All rows that are there, but for ids and tokens, which a failure may use up, and for who was woken.
@@ -274,6 +296,42 @@ async def test_a_verb_whose_connection_is_cut_at_its_nth_exchange_says_what_is_k
         await _sweep(world, [Fault(kind)], check)
     writes = {name for name in CASES if world.nothing[name] != world.everything[name] and not _CERTAIN.fullmatch(name)}
     assert stood == (set() if kind == "unsent" else writes)
+
+
+@pytest.mark.parametrize(
+    ("anyio_backend", "fault"),
+    [
+        ("trio", Fault("refused", "53100")),
+        ("asyncio", Fault("unsent")),
+        ("trio", Fault("unanswered")),
+        ("asyncio", Fault("torn")),
+    ],
+)
+async def test_an_opening_whose_nth_exchange_fails_says_so_and_leaves_nothing_behind(
+    world: World, anyio_backend: str, fault: Fault
+) -> None:
+    with anyio.fail_after(_BOUND):
+        for n in range(1, _MOST):
+            world.drop_new()
+            async with balances(f"an opening whose exchange {n} is {fault}", world.books):
+                world.wire.fail(n, fault)
+                failure = None
+                try:
+                    async with world.open_new():
+                        reached = world.wire.disarm()
+                except DatabaseError as error:
+                    failure = error
+                    reached = world.wire.disarm()
+                    assert failure.transient, n
+                assert (failure is not None) == reached, n
+                async with world.open_new() as store:
+                    await works(store)
+            if not reached:
+                break
+        else:
+            raise AssertionError("opening has no end")
+        world.drop_new()
+    assert n > 10
 
 
 @pytest.mark.parametrize(

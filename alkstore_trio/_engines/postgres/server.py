@@ -4,7 +4,8 @@ What a role or a database has set for its sessions must not change what a statem
 here, for our own connections only.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -74,7 +75,7 @@ class Server:
 
     async def connect(self) -> AsyncAnyioConnection:
         """A connection that is ready for statements."""
-        try:
+        with self.telling():
             connection = await AsyncAnyioConnection.connect(self.conninfo)
             try:
                 settings = {"timeout": self.timeout, "pid": connection.pgconn.backend_pid}
@@ -83,11 +84,17 @@ class Server:
             except BaseException:
                 connection.abort()
                 raise
+        return connection
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Raise the library's error for whatever the driver raises, and for an answer that has not come in time."""
+        try:
+            yield
         except psycopg.Error as error:
             raise self.told(error) from error
-        except TimeoutError as error:
+        except OSError as error:  # which a timeout is too
             raise DatabaseError(f"{self.where!r} does not answer", transient=True) from error
-        return connection
 
     @property
     def timeout(self) -> str:
@@ -121,17 +128,17 @@ class Server:
             raise DatabaseError(
                 f"{self.where!r} runs Postgres {release // 10_000}; a store needs {_OLDEST // 10_000} or later"
             )
-        try:
-            _, version = await self._found(connection)
-            if version != VERSION:
-                await self._upgrade(connection)
-            return await self.run(connection, sqlops.identity())
-        except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as error:
-            raise DatabaseError(
-                f"{self.where!r}: somebody else has tables of the store's names in {self.schema}: use another schema"
-            ) from error
-        except psycopg.Error as error:
-            raise self.told(error) from error
+        with self.telling():
+            try:
+                _, version = await self._found(connection)
+                if version != VERSION:
+                    await self._upgrade(connection)
+                return await self.run(connection, sqlops.identity())
+            except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as error:
+                raise DatabaseError(
+                    f"{self.where!r}: somebody else has tables of the store's names in {self.schema}: "
+                    "use another schema"
+                ) from error
 
     async def _found(self, connection: AsyncAnyioConnection) -> tuple[bool, int]:
         """Whether the schema is there, and in which version the store's tables are in it; 0: in none."""

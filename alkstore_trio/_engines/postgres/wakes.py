@@ -13,7 +13,6 @@ from hashlib import blake2b
 from uuid import uuid4
 
 import anyio
-import psycopg
 
 from ..._errors import DatabaseError
 from ..._loop import unbroken
@@ -55,7 +54,7 @@ class Ears:
         """Listen, from when this returns."""
         connection = await self._server.connect()
         try:
-            with anyio.fail_after(_ANSWER):
+            with self._server.telling(), anyio.fail_after(_ANSWER):
                 await connection.listen(self._channel)
             if connection.pooled:
                 log.warning(
@@ -73,10 +72,10 @@ class Ears:
         try:
             while True:
                 try:
-                    await self._hear()
-                except (DatabaseError, psycopg.Error, OSError) as error:
-                    told = str(error) or "the server does not answer"
-                    log.warning("the connection that listens for wakes: %s; connecting again", told)
+                    with self._server.telling():
+                        await self._hear()
+                except DatabaseError as error:
+                    log.warning("the connection that listens for wakes: %s; connecting again", error)
                 await self._listen_again()
         finally:
             if self._connection is not None:
@@ -105,7 +104,7 @@ class Ears:
         while True:
             try:
                 await self.open()
-            except (DatabaseError, psycopg.Error, OSError) as error:
+            except DatabaseError as error:
                 log.debug("cannot listen for wakes yet: %s", error)
                 await anyio.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(wait * 2, _LAST_RETRY)
@@ -155,13 +154,14 @@ class Voice:
     async def _say(self) -> None:
         waiting, self._waiting = self._waiting, {}
         try:
-            if self._connection is None:
-                self._connection = await self._server.connect()
-                if not self._connection.pooled:
-                    await self._connection.run("set synchronous_commit = off")
-            with anyio.fail_after(_ANSWER):
-                await self._server.run(self._connection, sqlops.tell(self._channel, self.payloads(waiting)))
-        except (DatabaseError, psycopg.Error, OSError) as error:
+            with self._server.telling():
+                if self._connection is None:
+                    self._connection = await self._server.connect()
+                    if not self._connection.pooled:
+                        await self._connection.run("set synchronous_commit = off")
+                with anyio.fail_after(_ANSWER):
+                    await self._server.run(self._connection, sqlops.tell(self._channel, self.payloads(waiting)))
+        except DatabaseError as error:
             log.warning("other stores could not be told of wakes, and look by themselves: %s", error)
             self._drop()
         except BaseException:
