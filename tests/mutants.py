@@ -2421,6 +2421,21 @@ MUTANTS = [
         "test_calls_that_travel_together_and_whose_connection_is_cut_are_not_sent_again",
     ),
     Mutant(
+        "Postgres has the first of a lane leave alone whoever is about to come",
+        "_engines/postgres/lanes.py",
+        "        return self._left > 0\n",
+        "        return False\n",
+        "engines/test_postgres_reading.py::test_those_who_have_gone_together_do_not_leave_one_by_one",
+    ),
+    Mutant(
+        "Postgres sends what a closed store's caller has not sent yet",
+        "_engines/postgres/lanes.py",
+        "                    if self._closed:\n                        raise Closed\n",
+        "",
+        "engines/test_postgres_reading.py::"
+        "test_who_ends_while_others_have_their_turn_has_sent_nothing_and_lets_them_go",
+    ),
+    Mutant(
         "Postgres leaves those waiting in a lane who wait when the store closes",
         "_engines/postgres/engine.py",
         "            for lane in self._lanes():\n                lane.close()\n",

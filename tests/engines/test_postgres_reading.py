@@ -1,5 +1,6 @@
 """What a reading of the engine has found: ends in the middle of something, and what callers leave behind."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -185,6 +186,75 @@ async def test_the_last_of_an_old_lane_leaves_a_new_one_alone(opened: Opening) -
             for _ in range(3):
                 tasks.start_soon(publish)
         assert engine_of(store)._named == {}
+
+
+async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Opening) -> None:
+    departures: list[int] = []
+
+    async with opened() as store:
+        lane = engine_of(store)._enqueues
+        send = lane._send_all
+
+        async def noting(together: Sequence[ops.Enqueue]) -> list[list[int]]:
+            departures.append(len(together))
+            return await send(together)
+
+        async def enqueue(times: int) -> None:
+            for _ in range(times):
+                await store.queue("q").enqueue("x")
+
+        lane._send_all = noting
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(enqueue, 5)
+        assert departures == [1, 4, 4, 4, 4, 3]
+        departures.clear()
+        for _ in range(lanes._OF_LATE):
+            assert lane._company.expected
+            await enqueue(1)
+        assert not lane._company.expected  # of somebody who has been alone for a while
+        assert set(departures) == {1}
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed"])
+async def test_who_ends_while_others_have_their_turn_has_sent_nothing_and_lets_them_go(
+    opened: Opening, ends: str
+) -> None:
+    outcomes: dict[str, object] = {}
+    leaving = anyio.CancelScope()
+
+    async def enqueue(payload: str) -> None:
+        try:
+            outcomes[payload] = await store.queue("q").enqueue(payload)
+        except Closed:
+            outcomes[payload] = None
+
+    async def give_up() -> None:
+        with leaving:
+            await enqueue("never")
+
+    with anyio.fail_after(_BOUND):
+        async with opened() as store, anyio.create_task_group() as tasks:
+            lane = engine_of(store)._enqueues
+            lane._company.went(2)
+            others = anyio.Event()
+            lane._pause = others.wait
+            tasks.start_soon(give_up)
+            while lane.idle:
+                await checkpoint()
+            tasks.start_soon(enqueue, "other")
+            while not lane._waiting:
+                await checkpoint()
+            if ends == "cancelled":
+                leaving.cancel()
+            else:
+                tasks.start_soon(store.aclose)
+                while not lane._closed:
+                    await checkpoint()
+                others.set()
+    assert outcomes == ({"other": 1} if ends == "cancelled" else {"other": None, "never": None})
+    async with opened() as store:
+        assert [job.payload for job in await store.queue("q").jobs()] == (["other"] if ends == "cancelled" else [])
 
 
 async def test_what_a_caller_sets_ends_with_his_transaction(opened: Opening) -> None:

@@ -28,7 +28,7 @@ from .connection import AsyncAnyioConnection
 from .cursors import Cursors
 from .holds import Hold, Holds, Key, key_of
 from .joined import JoinedPostgres
-from .lanes import Lane
+from .lanes import Company, Lane
 from .pool import Pool
 from .server import Server
 from .sqlops import Steps
@@ -94,9 +94,10 @@ class PostgresEngine:
         self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
         self._event = event_class()
         self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(
-            self._sending(sqlops.enqueue), lambda op: len(op.bodies)
+            self._sending(sqlops.enqueue), lambda op: len(op.bodies), Company()
         )
-        self._acks: Lane[ops.Ack, int] = self._lane(self._sending(sqlops.ack), lambda op: len(op.claims))
+        self._acks: Lane[ops.Ack, int] = self._lane(self._sending(sqlops.ack), lambda op: len(op.claims), Company())
+        self._claimants, self._publishers = Company(), Company()
         self._named: dict[Key, Lane[Any, Any]] = {}  # of publishes to a stream, and of claims of a queue
         self._start: Callable[[Callable[[], Awaitable[object]]], object] | None = None
         self._tasks: dict[anyio.CancelScope, anyio.Event] = {}
@@ -232,9 +233,9 @@ class PostgresEngine:
         lane = self._named.get(key)
         if lane is None:
             lane = self._named[key] = (
-                self._lane(self._claimed, lambda op: op.n)
+                self._lane(self._claimed, lambda op: op.n, self._claimants)
                 if isinstance(op, ops.Claim)
-                else self._lane(self._sending(sqlops.publish, key), lambda op: len(op.bodies))
+                else self._lane(self._sending(sqlops.publish, key), lambda op: len(op.bodies), self._publishers)
             )
         try:
             return await lane.do(op)
@@ -251,8 +252,8 @@ class PostgresEngine:
     def _lanes(self) -> list[Lane[Any, Any]]:
         return [self._enqueues, self._acks, *self._named.values()]
 
-    def _lane(self, send: Send, size: Callable[[Any], int]) -> Lane[Any, Any]:
-        return Lane(send, size, self._answered, self._start_soon, self._event)
+    def _lane(self, send: Send, size: Callable[[Any], int], company: Company) -> Lane[Any, Any]:
+        return Lane(send, size, self._answered, self._start_soon, self._event, self._turns.pause, company)
 
     def _sending(
         self, steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]], key: Key | None = None

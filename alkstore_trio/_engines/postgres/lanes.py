@@ -1,8 +1,10 @@
 """Where calls of one kind that wait together travel together: one statement, one commit, each with its own answer.
 
-Nobody waits for company. The first to come sends its own; those that come while it is under way go together when it has
-ended, sent by a task of the store's, so that no caller's end holds the others up. A call that is not sent yet can be
-withdrawn; one that is sent is waited for. What the server refuses as a whole is asked again one by one.
+The first to come sends its own; those that come while it is under way go together when it has ended, sent by a task of
+the store's, so that no caller's end holds the others up. Nobody waits for company for any length of time; but where
+there was some of late, the first to come gives others one turn of the loop, so as not to leave without them. A call
+that is not sent yet can be withdrawn; one that is sent is waited for. What the server refuses as a whole is asked again
+one by one.
 """
 
 from collections import deque
@@ -15,13 +17,32 @@ import anyio
 from ..._errors import Closed, CommitUnknown, DatabaseError
 from ..._loop import Event, insist
 
-__all__ = ["Lane"]
+__all__ = ["Company", "Lane"]
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 _PATIENCE = 5.0  # seconds that one who is cancelled waits for what travels with others, before it is called off
 _TOGETHER = 500  # rows, or one call that has more
+_OF_LATE = 8  # departures
+
+
+class Company:
+    """Whether those who use a lane, or the lanes of a kind, have gone together of late."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    @property
+    def expected(self) -> bool:
+        """Whether it is worth a turn of the loop."""
+        return self._left > 0
+
+    def went(self, together: int) -> None:
+        """So many have gone together, or one alone."""
+        self._left = _OF_LATE if together > 1 else max(self._left - 1, 0)
 
 
 class _Call(Generic[Q, A]):
@@ -45,9 +66,12 @@ class Lane(Generic[Q, A]):
     __slots__ = (
         "_answered",
         "_busy",
+        "_closed",
+        "_company",
         "_emptied",
         "_event",
         "_patience",
+        "_pause",
         "_send_all",
         "_size",
         "_start_soon",
@@ -61,6 +85,8 @@ class Lane(Generic[Q, A]):
         answered: Callable[[Sequence[Q], Sequence[A]], object],
         start_soon: Callable[[Callable[[], Awaitable[None]]], object],
         event: Callable[[], Event],
+        pause: Callable[[], Awaitable[object]],
+        company: Company,
     ) -> None:
         self._send_all = send
         self._size = size
@@ -68,7 +94,10 @@ class Lane(Generic[Q, A]):
         self._start_soon = start_soon  # a task of the store's
         self._waiting: deque[_Call[Q, A]] = deque()
         self._event = event  # the loop's own
+        self._pause = pause  # while all others have a turn
+        self._company = company
         self._busy = False
+        self._closed = False
         self._patience: anyio.CancelScope  # with what is under way together
         self._emptied: Event | None = None
 
@@ -79,15 +108,23 @@ class Lane(Generic[Q, A]):
 
     async def do(self, op: Q) -> A:
         """The answer to an op."""
-        if not self._busy:
+        call: _Call[Q, A] = _Call(op, self._event())
+        if self._busy:
+            self._waiting.append(call)
+        else:
             self._busy = True
             try:
-                return await self._send_one(op)
+                if self._company.expected:
+                    await self._pause()
+                    if self._closed:
+                        raise Closed
+                if not self._waiting:
+                    self._company.went(1)
+                    return await self._send_one(op)
+                self._waiting.appendleft(call)
             finally:
                 self._end()
                 self._go_on()
-        call: _Call[Q, A] = _Call(op, self._event())
-        self._waiting.append(call)
         try:
             await call.done.wait()
         except BaseException as interruption:
@@ -114,6 +151,7 @@ class Lane(Generic[Q, A]):
 
     def close(self) -> None:
         """Refuse whoever waits."""
+        self._closed = True
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
             call.sent, call.error = True, Closed()
@@ -151,6 +189,7 @@ class Lane(Generic[Q, A]):
 
     async def _send(self, calls: list[_Call[Q, A]]) -> None:
         """Have some calls answered, whatever happens."""
+        self._company.went(len(calls))
         try:
             with anyio.CancelScope() as self._patience:
                 asked = [call.op for call in calls]
