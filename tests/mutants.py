@@ -2239,8 +2239,8 @@ MUTANTS = [
     Mutant(
         "Postgres's claim that comes back empty behind its cursor is not asked again",
         "_engines/postgres/sqlops.py",
-        "        if behind is not None:\n            behind = None\n",
-        "        if behind is not None:\n            return [[] for _ in together], seconds\n",
+        "            behind = None\n",
+        "            return [[] for _ in together], seconds\n",
         "engines/test_postgres_wakes.py::"
         "test_a_queue_that_comes_back_empty_behind_its_cursor_is_looked_at_from_its_head",
     ),
@@ -2488,9 +2488,32 @@ MUTANTS = [
     Mutant(
         "Postgres leaves a cursor after a quick claim",
         "_engines/postgres/cursors.py",
-        "(self.place is not None or seconds > _LONG)",
+        "(self.place is not None or seconds > _LONG + _EACH * n)",
         "True",
         "engines/test_postgres_wakes.py::test_a_quick_claim_leaves_no_cursor",
+    ),
+    Mutant(
+        "Postgres makes do with what is behind its cursor",
+        "_engines/postgres/statements.py",
+        '    enough=" and (select count(*) from picked) = :n",\n',
+        '    enough="",\n',
+        "engines/test_postgres_wakes.py::test_claims_go_on_where_a_slow_one_ended",
+    ),
+    Mutant(
+        "Postgres deals out claims by their order alone",
+        "_engines/postgres/sqlops.py",
+        "                claimed.setdefault(job.worker_id, deque()).append(job)\n"
+        "            return [_dealt(claimed.get(op.worker_id), op.n) for op in together], seconds\n",
+        "                claimed.setdefault(None, deque()).append(job)\n"
+        "            return [_dealt(claimed.get(None), op.n) for op in together], seconds\n",
+        "engines/test_postgres_reading.py::test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name",
+    ),
+    Mutant(
+        "Postgres does not wait at the end for what it was about to tell",
+        "_engines/postgres/engine.py",
+        "        self._tasks[scope] = ended  # from now on: closing waits for those that have not begun to run, too\n",
+        "",
+        "engines/test_postgres_wakes.py::test_what_was_written_just_before_its_store_was_left_wakes_others",
     ),
     Mutant(
         "Postgres lets transactions have the last connection",

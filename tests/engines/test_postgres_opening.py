@@ -501,6 +501,23 @@ async def test_an_old_server_is_refused(
 
 
 @one_loop
+async def test_a_database_that_cannot_keep_every_text_is_refused(server: Server, administrator: Connection) -> None:
+    for encoding in ("LATIN1", "SQL_ASCII", "UTF8"):
+        name = f"encoded_{encoding.lower()}"
+        administrator.execute(f"create database {name} encoding '{encoding}' locale 'C' template template0".encode())
+        dsn = server.dsn.replace("@/postgres?", f"@/{name}?")
+        if encoding == "LATIN1":
+            error = await _failure(dsn, schema="s")
+            assert "is encoded in LATIN1" in str(error)
+            assert "encoding 'UTF8'" in str(error)
+            assert not error.transient
+        else:
+            async with open_postgres(dsn, schema="s") as store:
+                await store.queue("日本").enqueue("✗")
+                assert [job.payload for job in await store.queue("日本").jobs()] == ["✗"]
+
+
+@one_loop
 async def test_a_server_of_the_systems_serves_as_that_of_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     if not _OTHERS:
         pytest.skip("there is no other server than the wheel's")

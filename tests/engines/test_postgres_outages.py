@@ -407,6 +407,22 @@ async def test_a_transaction_whose_session_was_killed_is_transient_and_can_be_be
         await check_whole(store, place, 10)
 
 
+async def test_a_transaction_that_the_server_has_ended_for_its_idleness_is_transient(place: Place) -> None:
+    async def transact_and_be_idle() -> None:
+        async with store.transaction() as tx:
+            await tx.execute("set local idle_in_transaction_session_timeout to 1")
+            await tx.publish_tx("stream", "lost")
+            await until(lambda: not place.sessions("state = 'idle in transaction'"))
+            await tx.publish_tx("stream", "lost")
+
+    async with place.open() as store:
+        with pytest.raises(DatabaseError, match="idle_in_transaction_session_timeout") as failure:
+            await transact_and_be_idle()
+        assert failure.value.transient
+        assert not isinstance(failure.value, CommitUnknown)
+        assert await store.stream("stream").read_since(0, 10) == []
+
+
 async def test_a_commit_on_a_session_that_had_been_killed_before_is_transient_and_nothing_stands(place: Place) -> None:
     async with place.open() as store:
         with pytest.raises(DatabaseError) as failure:

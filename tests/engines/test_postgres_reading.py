@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from alkstore_trio import Closed, DatabaseError, Job, StopToken, Store, _worker
 from alkstore_trio import _ops as ops
-from alkstore_trio._engines.postgres import cursors, lanes
+from alkstore_trio._engines.postgres import cursors, lanes, sqlops
 from alkstore_trio._ops import Op
 from alkstore_trio.testing.conformance.driving import watched
 from tests.engines.places import Opening, engine_of
@@ -214,6 +214,38 @@ async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Open
             await enqueue(1)
         assert not lane._company.expected  # of somebody who has been alone for a while
         assert set(departures) == {1}
+
+
+async def test_what_is_large_does_not_go_all_together(opened: Opening) -> None:
+    departures: list[int] = []
+    large = "x" * 2**20
+
+    async with opened() as store:
+        lane = engine_of(store)._enqueues
+        send = lane._send_all
+
+        async def noting(together: Sequence[ops.Enqueue]) -> list[list[int]]:
+            departures.append(len(together))
+            return await send(together)
+
+        lane._send_all = noting
+        async with anyio.create_task_group() as tasks:
+            for _ in range(9):
+                tasks.start_soon(store.queue("q").enqueue, large)
+        assert departures == [1, 3, 3, 2]
+
+
+def test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name() -> None:
+    steps = sqlops.claim([ops.Claim("q", worker, 2) for worker in ("a", "b")], None, None)
+    next(steps)
+
+    def row(number: int, worker: str) -> tuple[Any, ...]:
+        return (number, "q", "1", 1, 0, 0.0, None, 1, 3, 300.0, 5.0, None, worker, 300.0, 1, 0.0, None, None, 0.0, 0, 0)
+
+    with pytest.raises(StopIteration) as end:
+        steps.send([row(1, "b"), row(2, "a"), row(3, "b")])
+    [[of_a], of_b], _ = end.value.value
+    assert (of_a.id, [job.id for job in of_b]) == (2, [1, 3])
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "closed"])

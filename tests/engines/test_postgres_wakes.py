@@ -18,11 +18,15 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from alkstore_trio import DatabaseError, Job, StopToken, Wake, _receivers, _waiting, _worker
+from alkstore_trio import DatabaseError, Job, StopToken, Store, Wake, _receivers, _waiting, _worker
 from alkstore_trio._engines.postgres import cursors, sqlops, upkeep, wakes
 from alkstore_trio._engines.postgres import engine as module
 from alkstore_trio._engines.postgres.server import Server
-from alkstore_trio._rules.names import RECONNECTED
+from alkstore_trio._rules.names import RECONNECTED, queue_wake
+from alkstore_trio._rules.queue import JobRow
+from alkstore_trio._rules.stamps import PLAIN
+from alkstore_trio._waiting import bell_on
+from alkstore_trio._wake import Bell, Hub
 from alkstore_trio.testing import ManualClock
 from tests.engines.places import Opening, engine_of
 
@@ -66,6 +70,53 @@ async def test_a_commit_in_one_store_wakes_whoever_waits_in_another(
         assert (await _received(events)).payload == "y"
         with anyio.fail_after(_BOUND):
             await worked.wait()
+
+
+@contextmanager
+def _wakes_of(store: Store, queue: str) -> Iterator[Bell]:
+    """What rings when a store is told of a queue, and never by itself."""
+    with bell_on(engine_of(store), queue_wake(queue)) as bell:
+        yield bell
+
+
+async def test_what_was_written_just_before_its_store_was_left_wakes_others(opened: Opening) -> None:
+    async with opened() as other:
+        with _wakes_of(other, "q") as woken:
+            for _ in range(5):
+                event = woken.arm()
+                async with opened() as store:
+                    await store.queue("q").enqueue("x")
+                with anyio.fail_after(_BOUND):
+                    await event.wait()
+
+
+async def test_nothing_of_a_store_that_was_closed_early_is_left(opened: Opening, dsn: str, schema: str) -> None:
+    for _ in range(5):
+        async with opened() as store:
+            await store.queue("q").enqueue("x")
+            await store.aclose()
+            assert engine_of(store)._tasks == {}
+            assert engine_of(store).voice._connection is None
+
+
+async def test_whoever_tells_others_notices_that_his_session_was_ended(
+    opened: Opening, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as store, opened() as other:
+        with _wakes_of(other, "q") as woken:
+            for _ in range(3):
+                event = woken.arm()
+                await store.queue("q").enqueue("x")
+                with anyio.fail_after(_BOUND):
+                    await event.wait()
+                    voice = engine_of(store).voice
+                    while voice._speaking:
+                        await anyio.lowlevel.checkpoint()
+                    assert voice._connection is not None
+                    with psycopg.connect(dsn, autocommit=True) as foreign:
+                        foreign.execute(
+                            "select pg_terminate_backend(%s, 10000)", [voice._connection.pgconn.backend_pid]
+                        )
 
 
 async def test_a_notify_is_part_of_its_transaction_in_other_stores_too(opened: Opening) -> None:
@@ -274,11 +325,8 @@ async def test_claims_go_on_where_a_slow_one_ended(opened: Opening, slow: None, 
             foreign.execute(f'update "{schema}".jobs set priority = 9 where id = %s', [ids[3]])
         claims += [await queue.claim("w") for _ in range(2)]
         assert [claim.job.id for claim in claims if claim] == ids[:3]  # the last is before the cursor
-        claims += await queue.claim_batch("w", 5)
-        assert [claim.job.payload for claim in claims[3:] if claim] == ["later"]  # short, so the next begins anew
-        rest = await queue.claim("w")
-        assert rest is not None
-        assert rest.job.id == ids[3]
+        rest = await queue.claim_batch("w", 5)
+        assert [claim.job.payload for claim in rest] == [3, "later"]  # too few behind it, so from the head
 
 
 async def test_a_row_before_the_cursor_is_found_once_anybody_tells_of_it(opened: Opening, slow: None) -> None:
@@ -320,6 +368,15 @@ async def test_a_quick_claim_leaves_no_cursor(opened: Opening, monkeypatch: pyte
         await store.queue("q").enqueue_many(range(2))
         assert await store.queue("q").claim("w")
         assert engine_of(store)._cursors._cursors == {}
+
+
+async def test_a_claim_of_many_may_take_longer_before_it_leaves_a_cursor() -> None:
+    rows = [JobRow(n, "q", "1", PLAIN, 0, 0.0, None, 0.0) for n in range(200)]
+    for n, seconds, leaves in ((1, 0.01, True), (200, 0.01, False), (200, 0.1, True)):
+        known = cursors.Cursors(Hub())
+        with known.claiming("q") as claiming:
+            claiming.claimed(n, rows[:n], seconds)
+        assert bool(known._cursors) == leaves, (n, seconds)
 
 
 async def test_a_cursor_lasts_no_longer_than_it_may(

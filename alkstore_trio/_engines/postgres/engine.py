@@ -28,7 +28,7 @@ from .connection import AsyncAnyioConnection
 from .cursors import Cursors
 from .holds import Hold, Holds, Key, key_of
 from .joined import JoinedPostgres
-from .lanes import Company, Lane
+from .lanes import Company, Lane, size_of
 from .pool import Pool
 from .server import Server
 from .sqlops import Steps
@@ -48,7 +48,7 @@ _BLIND_POLL = 1.0  # seconds between two looks of everybody who waits, where the
 _FARTHEST, _NEAREST = 1e290, 1e-290  # of a given clock: what the server can still add any duration to, exactly
 
 # The server had ended the session before it began to commit.
-_CERTAIN = {"57P01", "57P03"}
+_CERTAIN = {"25P03", "25P04", "57P01", "57P03", "57P05"}
 
 
 class PostgresEngine:
@@ -94,7 +94,7 @@ class PostgresEngine:
         self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
         self._event = event_class()
         self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(
-            self._sending(sqlops.enqueue), lambda op: len(op.bodies), Company()
+            self._sending(sqlops.enqueue), lambda op: size_of(op.bodies), Company()
         )
         self._acks: Lane[ops.Ack, int] = self._lane(self._sending(sqlops.ack), lambda op: len(op.claims), Company())
         self._claimants, self._publishers = Company(), Company()
@@ -135,9 +135,9 @@ class PostgresEngine:
         if self._start is None or self._closed:
             return
         ended, scope = anyio.Event(), anyio.CancelScope()
+        self._tasks[scope] = ended  # from now on: closing waits for those that have not begun to run, too
 
         async def owned() -> None:
-            self._tasks[scope] = ended
             try:
                 with scope:
                     await task()
@@ -235,7 +235,7 @@ class PostgresEngine:
             lane = self._named[key] = (
                 self._lane(self._claimed, lambda op: op.n, self._claimants)
                 if isinstance(op, ops.Claim)
-                else self._lane(self._sending(sqlops.publish, key), lambda op: len(op.bodies), self._publishers)
+                else self._lane(self._sending(sqlops.publish, key), lambda op: size_of(op.bodies), self._publishers)
             )
         try:
             return await lane.do(op)

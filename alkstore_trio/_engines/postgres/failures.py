@@ -42,6 +42,7 @@ _RELIED_ON = (
             "flush",
             "nonblocking",
             "notifies",
+            "parameter_status",
             "pipeline_status",
             "send_describe_prepared",
             "send_prepare",
@@ -63,6 +64,8 @@ _REMEDIES = {
     "28P01": _WRONG_LOGIN,
     "3D000": "does not exist: create it first (createdb), or name another",
     "42501": "does not allow this: grant the role of the store's user what the statement needs",
+    "25P03": "ended the session, whose transaction had done nothing for too long (idle_in_transaction_session_timeout)",
+    "25P04": "ended the session, whose transaction had taken too long (transaction_timeout)",
     "25006": "only reads, as a standby does: name the primary, or add target_session_attrs=read-write to the conninfo",
     "53100": "has no space left on its disk; the store goes on when there is some",
     "53200": "is out of memory",
@@ -72,7 +75,7 @@ _REMEDIES = {
     "57P03": "does not take connections yet: it is starting, stopping or recovering",
 }
 _RETRYABLE = {"26000", "40001", "40P01"}  # 26000: a pooler, or a DISCARD ALL, lost what was prepared
-_TRANSIENT = {"55P03", "57014", "57P01", "57P02", "57P03", "57P04", "57P05"}
+_TRANSIENT = {"25P03", "25P04", "55P03", "57014", "57P01", "57P02", "57P03", "57P04", "57P05"}
 _TRANSIENT_CLASSES = {"08", "53"}
 
 # The driver has no code for what ends an attempt to connect, only the server's words.

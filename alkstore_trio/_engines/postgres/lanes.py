@@ -17,14 +17,20 @@ import anyio
 from ..._errors import Closed, CommitUnknown, DatabaseError
 from ..._loop import Event, insist
 
-__all__ = ["Company", "Lane"]
+__all__ = ["Company", "Lane", "size_of"]
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 _PATIENCE = 5.0  # seconds that one who is cancelled waits for what travels with others, before it is called off
-_TOGETHER = 500  # rows, or one call that has more
+_TOGETHER = 500  # rows of up to 8 KiB, or one call that has more
+_ROW = 8_192
 _OF_LATE = 8  # departures
+
+
+def size_of(bodies: Sequence[str]) -> int:
+    """What some bodies take up of what may go together."""
+    return len(bodies) + sum(len(body) // _ROW for body in bodies)
 
 
 class Company:

@@ -26,6 +26,7 @@ A = TypeVar("A")
 
 _ANSWER = 10.0  # seconds that a server with which there is a connection has for its first answer
 _OLDEST = 13_00_00  # the first with gen_random_uuid(); older ones are no longer mended
+_ENCODINGS = {b"UTF8", b"SQL_ASCII"}  # of a database: what keeps any text as it is
 
 # A plan is kept that was made while a table was empty, so none may begin with reading a whole one. Nothing is set in a
 # session that is not ours alone, as behind a pooler, where it would be set for somebody else too.
@@ -37,7 +38,8 @@ select
  set_config('enable_seqscan', 'off', false),
  set_config('jit', 'off', false),
  set_config('standard_conforming_strings', 'on', false),
- set_config('lock_timeout', %(timeout)s, false)
+ set_config('lock_timeout', %(timeout)s, false),
+ case when current_setting('server_version_num')::int >= 140000 then set_config('idle_session_timeout', '0', false) end
 where pg_backend_pid() = %(pid)s"""
 
 # Names are looked up in the catalogue's tables: functions that do so may not see what was committed while they waited.
@@ -127,6 +129,12 @@ class Server:
         if release < _OLDEST:
             raise DatabaseError(
                 f"{self.where!r} runs Postgres {release // 10_000}; a store needs {_OLDEST // 10_000} or later"
+            )
+        encoding = connection.pgconn.parameter_status(b"server_encoding")
+        if encoding is not None and encoding not in _ENCODINGS:
+            raise DatabaseError(
+                f"{self.where!r} is encoded in {encoding.decode()}, which cannot keep every text: use a database that "
+                "was created with encoding 'UTF8'"
             )
         with self.telling():
             try:

@@ -4,9 +4,9 @@ Most ask once. It yields a text of the catalogue and its parameters; `clock` is 
 one, and None there means the server's own. It does no I/O and reads no clock.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
@@ -146,14 +146,21 @@ def claim(
             rows = yield sql.CLAIM_BEHIND, params | {"last_rank": rank, "last_run_at": run_at, "last_id": last}
         *first, seconds, filed, missed = rows[0]
         if first[0] is not None:
-            claimed = iter([job_row(row[:-3]) for row in rows])
-            return [list(islice(claimed, op.n)) for op in together], seconds
-        if behind is not None:
+            claimed: dict[str | None, deque[JobRow]] = {}
+            for row in rows:
+                job = job_row(row[:-3])
+                claimed.setdefault(job.worker_id, deque()).append(job)
+            return [_dealt(claimed.get(op.worker_id), op.n) for op in together], seconds
+        if behind is not None:  # too few were left there, and none was claimed
             behind = None
         elif not filed:
             races += 1
             if not missed or races == _RACES:
                 return [[] for _ in together], seconds
+
+
+def _dealt(claimed: deque[JobRow] | None, n: int) -> list[JobRow]:
+    return [claimed.popleft() for _ in range(min(n, len(claimed)))] if claimed else []
 
 
 def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:

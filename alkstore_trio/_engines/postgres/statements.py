@@ -170,7 +170,9 @@ picked as materialized (
  for update skip locked
 ),
 turn as materialized (
- select not exists (select from moved) as claims, exists (select from picked) as gets
+ select
+  not exists (select from moved){{enough}} as claims,
+  exists (select from picked) as gets
 ),
 filed as (
  update $jobs
@@ -197,7 +199,10 @@ filed as (
   end,
   last_error = case when not (select claims from turn) and {SPENT} then :error else last_error end,
   died_at = case when not (select claims from turn) and {SPENT} then :now else died_at end
- where queue = :queue and id = any(array(select id from picked union all select id from moved))
+ where queue = :queue and id = any(array(
+  select id from picked where (select claims from turn)
+  union all
+  select id from moved))
  returning *
 )
 select {JOB}, extract(epoch from clock_timestamp() - statement_timestamp())::float8, not claims, not gets and (
@@ -214,8 +219,11 @@ from turn
 left join filed on claims
 order by ~priority, run_at, id"""
 
-CLAIM = _CLAIM.format(behind="")
-CLAIM_BEHIND = _CLAIM.format(behind=" and (~priority, run_at, id) >= (:last_rank, :last_run_at, :last_id)")
+CLAIM = _CLAIM.format(behind="", enough="")
+CLAIM_BEHIND = _CLAIM.format(
+    behind=" and (~priority, run_at, id) >= (:last_rank, :last_run_at, :last_id)",
+    enough=" and (select count(*) from picked) = :n",
+)
 
 ACK = f"""
 delete from $jobs

@@ -155,6 +155,8 @@ class Voice:
         waiting, self._waiting = self._waiting, {}
         try:
             with self._server.telling():
+                if self._connection is not None and not self._connection.alive:
+                    self._drop()
                 if self._connection is None:
                     self._connection = await self._server.connect()
                     if not self._connection.pooled:
