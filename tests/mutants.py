@@ -2523,9 +2523,16 @@ MUTANTS = [
         "engines/test_postgres_connection.py::test_transactions_leave_one_place_to_others",
     ),
     Mutant(
+        "Postgres lets those who may have to wait have the last connection",
+        "_engines/postgres/pool.py",
+        "(use is Use.HELD_STATEMENT and self._held > 0)",
+        "0",
+        "engines/test_postgres_connection.py::test_those_who_may_have_to_wait_at_the_server_leave_one_place_to_others",
+    ),
+    Mutant(
         "Postgres loses the place that was granted to a cancelled task",
         "_engines/postgres/pool.py",
-        "            if waiter.granted:\n                self._leave(transaction)\n            elif",
+        "            if waiter.granted:\n                self._leave(use)\n            elif",
         "            if waiter.granted:\n                pass\n            elif",
         "engines/test_postgres_connection.py::test_a_place_that_was_granted_to_a_cancelled_task_is_passed_on",
     ),

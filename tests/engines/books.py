@@ -126,8 +126,8 @@ def pool_of(store: Store) -> Account:
     pool = engine.pool
     return {
         "taken": len(pool._taken),
-        "places": (pool._places, pool._shares),
-        "waiting": len(pool._outside) + len(pool._inside),
+        "places": (pool._places, pool._shares, pool._held),
+        "waiting": sum(map(len, pool._waiting.values())),
         "holds": len(engine.holds._holds),
         "transactions": dict(+engine._transactions),
         "lanes": len(engine._named) + sum(not lane.idle for lane in engine._lanes()),
@@ -138,7 +138,7 @@ def whole(connections: int) -> Account:
     """What `pool_of` gives where so many connections may be had and nothing is under way."""
     return {
         "taken": 0,
-        "places": (connections, connections - 1),
+        "places": (connections, connections - 1, 0),
         "waiting": 0,
         "holds": 0,
         "transactions": {},

@@ -18,7 +18,7 @@ from alkstore_trio._engines.postgres import connection as module
 from alkstore_trio._engines.postgres import failures
 from alkstore_trio._engines.postgres.connection import AsyncAnyioConnection
 from alkstore_trio._engines.postgres.failures import NotConnected, failure, redacted
-from alkstore_trio._engines.postgres.pool import Pool
+from alkstore_trio._engines.postgres.pool import Pool, Use
 from alkstore_trio._errors import Closed
 from tests.proxy import proxy
 from tests.servers import Server
@@ -683,7 +683,7 @@ async def test_places_are_given_in_the_order_of_asking() -> None:
     order: list[int] = []
 
     async def ask(number: int) -> None:
-        connection = await pool.take(transaction=number % 2 == 0)
+        connection = await pool.take(list(Use)[number % 3])
         order.append(number)
         pool.give(connection)
 
@@ -698,11 +698,11 @@ async def test_places_are_given_in_the_order_of_asking() -> None:
 
 async def test_transactions_leave_one_place_to_others() -> None:
     pool = Pool(Making(), 3)
-    holds = [await pool.take(transaction=True) for _ in range(2)]
+    holds = [await pool.take(Use.TRANSACTION) for _ in range(2)]
     got: list[str] = []
 
     async def begin() -> None:
-        pool.give(await pool.take(transaction=True))
+        pool.give(await pool.take(Use.TRANSACTION))
         got.append("transaction")
 
     async with anyio.create_task_group() as tasks:
@@ -714,12 +714,36 @@ async def test_transactions_leave_one_place_to_others() -> None:
     assert got == ["transaction"]
 
 
+async def test_those_who_may_have_to_wait_at_the_server_leave_one_place_to_others() -> None:
+    pool = Pool(Making(), 3)
+    held = [await pool.take(Use.HELD_STATEMENT) for _ in range(2)]
+    got: list[str] = []
+
+    async def wait() -> None:
+        pool.give(await pool.take(Use.HELD_STATEMENT))
+        got.append("held")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            pool.give(await pool.take())
+        assert got == []
+        pool.give(held.pop())
+    assert got == ["held"]
+    transactions = [await pool.take(Use.TRANSACTION)]
+    pool.give(held.pop())
+    transactions.append(await pool.take(Use.TRANSACTION))
+    with anyio.fail_after(10):
+        await pool.take(Use.HELD_STATEMENT)  # the last one, since nobody else waits so
+
+
 async def test_everybody_gets_on_who_writes_outside_while_holding_a_transaction() -> None:
     pool = Pool(Making(), 3)
     done = []
 
     async def both(number: int) -> None:
-        transaction = await pool.take(transaction=True)
+        transaction = await pool.take(Use.TRANSACTION)
         await checkpoint()
         outside = await pool.take()
         await checkpoint()
@@ -738,9 +762,9 @@ async def test_a_cancelled_waiter_loses_no_place() -> None:
     making = Making()
     pool = Pool(making, 3)
 
-    async def use(scope: anyio.CancelScope, transaction: bool) -> None:
+    async def take(scope: anyio.CancelScope, use: Use) -> None:
         with scope:
-            connection = await pool.take(transaction=transaction)
+            connection = await pool.take(use)
             try:
                 await checkpoint()
             finally:
@@ -750,14 +774,14 @@ async def test_a_cancelled_waiter_loses_no_place() -> None:
         scopes = [anyio.CancelScope() for _ in range(12)]
         async with anyio.create_task_group() as tasks:
             for scope in scopes:
-                tasks.start_soon(use, scope, chance.random() < 0.5)
+                tasks.start_soon(take, scope, chance.choice(list(Use)))
             chance.shuffle(scopes)
             for scope in scopes:
                 for _ in range(chance.randrange(3)):
                     await checkpoint()
                 scope.cancel()
     with anyio.fail_after(10):
-        held = [await pool.take(transaction=True), await pool.take(transaction=True), await pool.take()]
+        held = [await pool.take(Use.TRANSACTION), await pool.take(Use.TRANSACTION), await pool.take()]
     assert len(set(map(id, held))) == 3
 
 
@@ -785,11 +809,11 @@ async def test_a_failure_to_connect_costs_no_place() -> None:
         return await making()
 
     pool = Pool(connect, 2)
-    for transaction in (False, True) * 3:
+    for use in list(Use) * 2:
         with pytest.raises(OSError):  # noqa: PT011  # the very one
-            await pool.take(transaction=transaction)
+            await pool.take(use)
     fails = False
-    assert len({id(await pool.take(transaction=True)), id(await pool.take())}) == 2
+    assert len({id(await pool.take(Use.TRANSACTION)), id(await pool.take())}) == 2
 
 
 async def test_a_closed_pool_refuses_and_ends_all_it_had() -> None:
@@ -798,21 +822,21 @@ async def test_a_closed_pool_refuses_and_ends_all_it_had() -> None:
     idle, used = await pool.take(), await pool.take()
     refused = []
 
-    async def ask(transaction: bool) -> None:
+    async def ask(use: Use) -> None:
         with pytest.raises(Closed):
-            await pool.take(transaction=transaction)
-        refused.append(transaction)
+            await pool.take(use)
+        refused.append(use)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, False)
-        tasks.start_soon(ask, True)
+        for use in Use:
+            tasks.start_soon(ask, use)
         await wait_all_tasks_blocked()
         await pool.close(1.0)
-    assert len(refused) == 2
+    assert set(refused) == set(Use)
     pool.give(idle)
     pool.give(used)
     assert [connection.ended for connection in making.made] == [True, True]
-    await ask(False)
+    await ask(Use.STATEMENT)
 
 
 async def test_what_is_idle_in_a_closed_pool_is_closed() -> None:

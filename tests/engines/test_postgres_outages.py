@@ -410,9 +410,10 @@ async def test_a_transaction_whose_session_was_killed_is_transient_and_can_be_be
 async def test_a_transaction_that_the_server_has_ended_for_its_idleness_is_transient(place: Place) -> None:
     async def transact_and_be_idle() -> None:
         async with store.transaction() as tx:
-            await tx.execute("set local idle_in_transaction_session_timeout to 1")
             await tx.publish_tx("stream", "lost")
-            await until(lambda: not place.sessions("state = 'idle in transaction'"))
+            await tx.execute("set local idle_in_transaction_session_timeout to 100")
+            [(pid,)] = await tx.execute("select pg_backend_pid()")
+            await until(lambda: pid not in place.sessions())
             await tx.publish_tx("stream", "lost")
 
     async with place.open() as store:

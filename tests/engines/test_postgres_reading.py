@@ -289,6 +289,25 @@ async def test_who_ends_while_others_have_their_turn_has_sent_nothing_and_lets_t
         assert [job.payload for job in await store.queue("q").jobs()] == (["other"] if ends == "cancelled" else [])
 
 
+async def test_streams_that_somebody_else_holds_leave_a_connection_to_everything_else(
+    opened: Opening, dsn: str, schema: str
+) -> None:
+    names = [f"s{n}" for n in range(4)]
+    async with opened(max_connections=3, lock_timeout=_BOUND) as store:
+        for name in names:
+            await store.stream(name).publish("x")
+        with anyio.fail_after(_BOUND), psycopg.connect(dsn) as holder:
+            holder.execute(f"update {schema}.streams set last = last")
+            async with anyio.create_task_group() as tasks:
+                for name in names:
+                    tasks.start_soon(store.stream(name).publish, "y")
+                await _waiting_for(dsn, 2)
+                for n in range(3):
+                    assert await store.queue("q").enqueue("x") == n + 1
+                holder.commit()
+        assert [(await store.stream(name).statistics()).last for name in names] == [2] * 4
+
+
 async def test_what_a_caller_sets_ends_with_his_transaction(opened: Opening) -> None:
     async with opened(max_connections=2) as store:
         async with store.transaction() as tx:

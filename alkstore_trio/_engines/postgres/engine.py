@@ -29,7 +29,7 @@ from .cursors import Cursors
 from .holds import Hold, Holds, Key, key_of
 from .joined import JoinedPostgres
 from .lanes import Company, Lane, size_of
-from .pool import Pool
+from .pool import Pool, Use
 from .server import Server
 from .sqlops import Steps
 from .tx import PostgresTx
@@ -296,18 +296,18 @@ class PostgresEngine:
         )
 
     async def _take(self, key: Key | None) -> AsyncAnyioConnection:
-        """A connection; what waits for a transaction must not have the last one, and does not wait for ever."""
+        """A connection; what waits for a transaction of ours must not have the last one, and does not wait for ever."""
         hold = self.holds.of(key)
         if hold is None:
-            return await self.pool.take()
+            return await self.pool.take(Use.STATEMENT if key is None else Use.HELD_STATEMENT)
         with anyio.move_on_after(self.server.lock_timeout):
-            return await self.pool.take(transaction=True)
+            return await self.pool.take(Use.TRANSACTION)
         raise self.holds.too_long(key, hold)
 
     async def take_for_transaction(self, task: int) -> AsyncAnyioConnection:
         """A connection for a transaction; a task that has one already does not wait for ever."""
         with anyio.move_on_after(self.server.lock_timeout if self._transactions[task] else None):
-            connection = await self.pool.take(transaction=True)
+            connection = await self.pool.take(Use.TRANSACTION)
             self._transactions[task] += 1
             return connection
         raise DatabaseError(
