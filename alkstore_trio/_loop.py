@@ -6,6 +6,7 @@ Loops are found at call time, so that the package imports where only one of them
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -26,6 +27,7 @@ __all__ = [
     "full_checkpoint",
     "insist",
     "is_cancelling",
+    "seen_through",
     "unbroken",
 ]
 
@@ -167,6 +169,29 @@ async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
             interrupted = True
     if interrupted:
         cancel_later()
+    result: T = worker.result()
+    return result
+
+
+async def seen_through(verb: Callable[[], Awaitable[T]], call_off: Callable[[Event], Awaitable[object]]) -> T:
+    """The result of a verb that nothing interrupts, though a cancellation has it called off; on asyncio only.
+
+    ``call_off`` is given the event of the verb's end, and sees to it that it comes soon. The cancellation is raised at
+    once if the verb then raises, and so has done nothing, and else at the caller's next checkpoint.
+    """
+    asyncio: Any = sys.modules["asyncio"]
+
+    async def work() -> T:
+        return await verb()
+
+    worker = asyncio.create_task(work())
+    done: Event = asyncio.Event()
+    worker.add_done_callback(lambda _: done.set())
+    try:
+        await done.wait()
+    except BaseException as interruption:
+        await unbroken(partial(call_off, done))
+        await insist(done, interruption, lambda: worker.cancelled() or worker.exception() is not None)
     result: T = worker.result()
     return result
 

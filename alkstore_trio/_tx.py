@@ -218,8 +218,13 @@ class Tx(_Effects):
 class JoinedTx(_Effects):
     """A transaction that the application holds on an asynchronous connection, and alone commits or rolls back.
 
-    Wakes follow its commit by themselves. A stale snapshot is a `DatabaseError` that is ``retryable``; after any
-    `DatabaseError` the application's transaction can only be rolled back.
+    Wakes follow its commit by themselves. A stale snapshot is a `DatabaseError` that is ``retryable``; what waits for a
+    stream or an offset that another transaction has written is one that is ``transient`` after the ``lock_timeout``.
+    After any `DatabaseError` the application's transaction can only be rolled back.
+
+    A verb that is cancelled has done nothing, and one that returned all: what is under way is waited for. Only where it
+    is itself kept waiting is the server asked to cancel it, after which, as after an error, the transaction can only be
+    rolled back; a connection whose server does not answer even to that is closed.
     """
 
     __slots__ = ()
@@ -246,7 +251,10 @@ class SyncJoinedTx:
 
     Its methods are plain functions, to be called in the connection's thread; no loop need run there. Each effect stands
     in the application's transaction or not at all. A stale snapshot is a `DatabaseError` that is ``retryable``; on
-    Postgres, after any `DatabaseError` the application's transaction can only be rolled back.
+    Postgres, after any `DatabaseError` the application's transaction can only be rolled back. There what waits for a
+    stream or an offset that another transaction has written is a `DatabaseError` that is ``transient`` after the
+    ``lock_timeout``, and a ``RuntimeError`` at once in the thread of the loop that is to end this other transaction of
+    the same store. On SQLite the connection's own ``timeout`` is what bounds its waits.
     """
 
     __slots__ = ("_effects", "_unit")

@@ -2368,6 +2368,50 @@ MUTANTS = [
         "engines/test_postgres_outages.py::test_a_write_that_would_wait_for_its_own_task_is_refused_at_once",
     ),
     Mutant(
+        "a joined effect on Postgres is cut short where it is cancelled",
+        "_engines/postgres/joined.py",
+        "            return await _seen_through(connection, partial(self._done, op))\n",
+        "            return await self._done(op)\n",
+        "engines/test_postgres_joined.py::test_an_effect_that_is_cancelled_under_way_stands_with_its_wake_or_not_at_all",
+    ),
+    Mutant(
+        "a joined effect on Postgres that waits is waited for whoever is cancelled",
+        "_engines/postgres/joined.py",
+        "                    await connection.cancel_safe(timeout=_CANCEL_BOUND)\n",
+        "                    pass\n",
+        "engines/test_postgres_joined.py::test_a_write_that_waits_for_another_is_called_off_when_it_is_cancelled",
+    ),
+    Mutant(
+        "a joined effect on Postgres keeps the connection of a server that does not answer",
+        "_engines/postgres/joined.py",
+        "        patience.cancel()\n",
+        "",
+        "engines/test_postgres_joined.py::"
+        "test_a_server_that_does_not_answer_to_a_cancellation_loses_the_connection_and_nothing_stands",
+    ),
+    Mutant(
+        "a joined effect on Postgres keeps the loop from who holds its stream",
+        "_engines/postgres/joined.py",
+        "            holds.refuse_blocking(op)\n",
+        "",
+        "engines/test_postgres_joined.py::"
+        "test_a_joined_write_that_would_keep_the_loop_from_the_transaction_it_waits_for_is_refused",
+    ),
+    Mutant(
+        "a joined effect on Postgres leaves the store's bound in the application's transaction",
+        "_engines/postgres/joined.py",
+        "                await self._run(sqlops.set_bound(bound))\n",
+        "                pass\n",
+        "engines/test_postgres_joined.py::test_the_bound_of_the_applications_own_waits_is_what_it_was",
+    ),
+    Mutant(
+        "a joined effect on Postgres waits longer than the application does",
+        "_engines/postgres/statements.py",
+        "when bound = '0' or bound::interval > (:bound)::interval then",
+        "when true then",
+        "engines/test_postgres_joined.py::test_a_bound_of_the_applications_own_that_is_less_is_kept_to",
+    ),
+    Mutant(
         "Postgres holds what a transaction held that has ended",
         "_engines/postgres/tx.py",
         "        self._engine.holds.let_go(self._hold)\n",

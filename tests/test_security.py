@@ -208,7 +208,7 @@ _OTHER_TEXTS = {
         "AsyncAnyioConnection.connect: ' '.join(str(error).split())",
         "AsyncAnyioConnection.connect: attempt.get('hostaddr') or attempt.get('host'), timeout",
     ],
-    "_engines/postgres/engine.py": ["PostgresEngine._foreign_holder: pid, name, seconds"],
+    "_engines/postgres/engine.py": ["PostgresEngine.foreign_holder: pid, name, seconds"],
     "_engines/postgres/failures.py": [
         "check_driver: owner.__name__, name",
         "check_driver: ', '.join(missing)",

@@ -4,13 +4,15 @@ SQLAlchemy is no dependency of the tests; its driver connection is the very `psy
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
@@ -22,10 +24,13 @@ from alkstore_trio import (
     Job,
     StopToken,
     Store,
+    SyncJoinedTx,
     open_postgres,
 )
+from alkstore_trio._engines.postgres import joined as joining
 from alkstore_trio.testing.conformance.kit import anyio_backend
 from tests.engines.joining import counts, everything, reads_its_own
+from tests.engines.places import engine_of, until
 from tests.servers import Server
 
 __all__ = ["anyio_backend"]
@@ -521,6 +526,147 @@ async def test_a_stream_that_it_holds_is_waited_for_in_bounded_time(server: Serv
         assert await store.stream("s").publish("on") == 2
 
 
+# What it waits for
+
+_WRITES: dict[str, Callable[[SyncJoinedTx], object]] = {
+    "publish": lambda joined: joined.publish_tx("s", "waits"),
+    "save": lambda joined: joined.save_offset_tx("s", "c", 2),
+}
+writes = pytest.mark.parametrize("write", _WRITES)
+
+
+@asynccontextmanager
+async def another_task_holds(store: Store, stream: str = "s") -> AsyncIterator[None]:
+    """An open transaction of a task, called ``the holder``, that has written what those writes wait for."""
+    held, over = anyio.Event(), anyio.Event()
+
+    async def holder() -> None:
+        async with store.begin_tx() as tx:
+            await tx.publish_tx(stream, "held")
+            await tx.save_offset_tx(stream, "c", 1)
+            held.set()
+            await over.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(holder, name="the holder")
+        await held.wait()
+        yield
+        over.set()
+
+
+@writes
+async def test_a_joined_write_in_a_thread_waits_in_bounded_time_and_is_told_for_whom(
+    server: Server, connection: Connection, write: str
+) -> None:
+    connection.execute("set statement_timeout = '15s'; set lock_timeout = 0")
+    async with open_postgres(server.dsn, schema=_MINE, lock_timeout=0.05) as store, another_task_holds(store):
+        joined = store.join(connection)
+        with anyio.fail_after(_BOUND), pytest.raises(DatabaseError, match=r"'the holder'.* 0\.05 s") as caught:
+            await anyio.to_thread.run_sync(_WRITES[write], joined)
+        assert caught.value.transient
+        assert isinstance(caught.value.__cause__, psycopg.errors.LockNotAvailable)
+        with pytest.raises(RuntimeError, match="rolled back"):
+            joined.enqueue_tx("q", 1)
+
+
+@writes
+async def test_a_joined_write_that_would_keep_the_loop_from_the_transaction_it_waits_for_is_refused(
+    store: Store, connection: Connection, write: str
+) -> None:
+    connection.execute("set statement_timeout = '5s'")
+    async with another_task_holds(store):
+        joined = store.join(connection)
+        with pytest.raises(RuntimeError, match="'the holder'"):
+            _WRITES[write](joined)
+        joined.enqueue_tx("q", "goes on")
+        assert joined.save_offset_tx("s", "c", 0) is False
+    _WRITES[write](joined)
+
+
+@writes
+async def test_a_joined_write_that_another_connection_keeps_waiting_fails_as_transient_in_bounded_time(
+    server: Server, connection: Connection, write: str
+) -> None:
+    connection.execute("set statement_timeout = '15s'")
+    async with open_postgres(server.dsn, schema=_MINE, lock_timeout=0.05) as store:
+        with connected(server) as other:
+            other.execute("select 1")
+            _WRITES[write](store.join(other))
+            with pytest.raises(DatabaseError, match="another connection") as caught:
+                _WRITES[write](store.join(connection))
+            assert caught.value.transient
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_a_bound_of_the_applications_own_that_is_less_is_kept_to(store: Store, connection: Connection) -> None:
+    connection.execute("set statement_timeout = '5s'; set lock_timeout = '20ms'")
+    async with another_task_holds(store):
+        joined = store.join(connection)
+        with pytest.raises(DatabaseError, match=r"'the holder'.* 20ms"):
+            await anyio.to_thread.run_sync(_WRITES["publish"], joined)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+@pytest.mark.parametrize("own", ["0", "1ms", "7s", "3min", "2147483647ms"])
+@pytest.mark.parametrize("how", ["set", "set local"])
+async def test_the_bound_of_the_applications_own_waits_is_what_it_was(
+    store: Store, connection: Connection, own: str, how: str
+) -> None:
+    def bound() -> Any:
+        return connection.execute(
+            "select setting, current_setting('lock_timeout') from pg_settings where name = 'lock_timeout'"
+        ).fetchone()
+
+    default = bound()
+    connection.execute(f"{how} lock_timeout = '{own}'")
+    before = bound()
+    joined = store.join(connection)
+    for write in _WRITES.values():
+        write(joined)
+        assert bound() == before
+    with pytest.raises(InvalidName):
+        joined.publish_tx("", 1)
+    async with another_task_holds(store, "another"):
+        with connection.transaction():
+            connection.execute("set local lock_timeout = '9ms'")
+            with pytest.raises(DatabaseError), connection.transaction():
+                await anyio.to_thread.run_sync(joined.publish_tx, "another", 1)
+            connection.execute("do $$ begin assert current_setting('lock_timeout') = '9ms'; end $$")
+            joined.publish_tx("s", 1)
+            connection.execute("do $$ begin assert current_setting('lock_timeout') = '9ms'; end $$")
+            connection.execute(f"set local lock_timeout = '{own}'")
+        assert bound() == before
+    connection.commit()
+    assert bound() == (before if how == "set" else default)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_what_waits_for_nobody_asks_nothing_of_the_bound(
+    store: Store, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    execute = psycopg.RawCursor.execute
+
+    def told(cursor: Any, query: Any, *args: Any, **options: Any) -> Any:
+        asked.append(query.decode())
+        return execute(cursor, query, *args, **options)
+
+    connection.execute("select 1")
+    joined = store.join(connection)
+    monkeypatch.setattr(psycopg.RawCursor, "execute", told)
+    joined.get_job_tx("q", joined.enqueue_tx("q", 1))
+    joined.outbox_enqueue_tx("o", 1)
+    joined.notify_tx("c")
+    joined.save_offset_tx("s", "c", 0)
+    joined.get_offset_tx("s", "c")
+    joined.read_since_tx("s", 0, 1)
+    joined.read_from_consumer_tx("s", "c", 1)
+    assert len(asked) == 9  # each by itself, and the wakes of three
+    assert not [text for text in asked if "lock_timeout" in text]
+    joined.publish_tx("s", 1)
+    assert len(asked) == 13
+
+
 # Asynchronous connections: psycopg's own know asyncio only
 
 asyncio_only = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -622,3 +768,209 @@ async def test_a_cancelled_effect_of_an_asynchronous_connection_leaves_none(
     await joined.enqueue_tx("q", "once")
     await asynchronous.commit()
     assert [job.payload for job in await store.queue("q").jobs()] == ["once"]
+
+
+# Cancelled: whole or not at all, and the application's connection is its own still
+
+_Asynchronous = psycopg.AsyncConnection[Any]
+
+
+async def _by_a_scope(verb: Callable[[], Awaitable[object]], interrupt: list[Callable[[], object]]) -> bool:
+    with anyio.CancelScope() as scope:
+        interrupt.append(scope.cancel)
+        await verb()
+        return False
+    return True
+
+
+async def _by_a_bare_cancel(verb: Callable[[], Awaitable[object]], interrupt: list[Callable[[], object]]) -> bool:
+    import asyncio
+
+    async def alone() -> None:
+        await verb()
+
+    task = asyncio.create_task(alone())
+    interrupt.append(task.cancel)
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
+async def _by_a_timeout(verb: Callable[[], Awaitable[object]], interrupt: list[Callable[[], object]]) -> bool:
+    import asyncio
+
+    try:
+        async with asyncio.timeout(_BOUND * 10) as timeout:
+            interrupt.append(lambda: timeout.reschedule(0))
+            await verb()
+    except TimeoutError:
+        return True
+    return False
+
+
+_CANCELLATIONS = {"scope": _by_a_scope, "task": _by_a_bare_cancel, "timeout": _by_a_timeout}
+cancellations = pytest.mark.parametrize("how", _CANCELLATIONS)
+
+
+@asyncio_only
+@cancellations
+@pytest.mark.parametrize("effect", ["enqueue", "publish"])
+async def test_an_effect_that_is_cancelled_under_way_stands_with_its_wake_or_not_at_all(
+    store: Store,
+    server: Server,
+    asynchronous: _Asynchronous,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    effect: str,
+) -> None:
+    interrupt: list[Callable[[], object]] = []
+    left = 0
+    wait = asynchronous.wait
+
+    async def interrupted(*args: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            interrupt.pop()()
+        return await wait(*args, **options)
+
+    monkeypatch.setattr(asynchronous, "wait", interrupted)
+    ends: list[bool] = []
+    with connected(server, autocommit=True) as ears:
+        ears.execute(f'listen "{engine_of(store).channel}"')
+        for nth in range(1, 8):  # statements: a publish has four, and the first verb two more
+            name = f"{effect} {nth}"
+            await asynchronous.execute("select 1")
+            joined = store.join(asynchronous)
+            left = nth
+            verb = partial(getattr(joined, f"{effect}_tx"), name, nth)
+            cancelled = await _CANCELLATIONS[how](verb, interrupt)
+            left = 0
+            interrupt.clear()
+            assert not asynchronous.closed
+            await asynchronous.commit()
+            there = bool(await store.queue(name).jobs() or await store.stream(name).read_since(0, 1))
+            assert there is not cancelled
+            ends.append(there)
+            if there:
+                [note] = ears.notifies(timeout=_BOUND, stop_after=1)
+                assert name in note.payload
+    assert any(ends)
+
+
+@asyncio_only
+@cancellations
+async def test_a_write_that_waits_for_another_is_called_off_when_it_is_cancelled(
+    store: Store, server: Server, connection: Connection, asynchronous: _Asynchronous, how: str
+) -> None:
+    connection.execute("select 1")
+    store.join(connection).publish_tx("s", "held")
+    await asynchronous.execute("select 1")
+    joined = store.join(asynchronous)
+    interrupt: list[Callable[[], object]] = []
+
+    async def once_it_waits() -> None:
+        await waits_for_a_lock(server, asynchronous.info.backend_pid)
+        interrupt.pop()()
+
+    with anyio.fail_after(_BOUND):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(once_it_waits)
+            assert await _CANCELLATIONS[how](lambda: joined.publish_tx("s", "never"), interrupt)
+    assert asynchronous.info.transaction_status == TransactionStatus.INERROR
+    await asynchronous.rollback()
+    connection.commit()
+    await asynchronous.execute("select 1")
+    await joined.publish_tx("s", "on")
+    await asynchronous.commit()
+    assert [event.payload for event in await store.stream("s").read_since(0, 9)] == ["held", "on"]
+
+
+async def waits_for_a_lock(server: Server, pid: int) -> None:
+    with connected(server, autocommit=True) as looks:
+        waiting = "select 1 from pg_locks where pid = %s and not granted"
+        await until(lambda: looks.execute(waiting, [pid]).fetchall())
+
+
+@asyncio_only
+@cancellations
+async def test_an_effect_that_waits_for_the_connection_is_cancelled_at_once(
+    store: Store, asynchronous: _Asynchronous, how: str
+) -> None:
+    await asynchronous.execute("select 1")
+    joined = store.join(asynchronous)
+    interrupt: list[Callable[[], object]] = []
+
+    async def interrupts() -> None:
+        interrupt.pop()()
+
+    with anyio.fail_after(_BOUND):
+        async with asynchronous.lock, anyio.create_task_group() as tasks:
+
+            async def verb() -> None:
+                tasks.start_soon(interrupts)
+                await joined.enqueue_tx("q", "never")
+
+            assert await _CANCELLATIONS[how](verb, interrupt)
+    await joined.enqueue_tx("q", "on")
+    await asynchronous.commit()
+    assert [job.payload for job in await store.queue("q").jobs()] == ["on"]
+
+
+@asyncio_only
+async def test_a_server_that_does_not_answer_to_a_cancellation_loses_the_connection_and_nothing_stands(
+    store: Store, server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unheard(*args: Any, **options: Any) -> None:
+        raise psycopg.OperationalError("nobody takes it")
+
+    monkeypatch.setattr(joining, "_CANCEL_BOUND", 0.05)
+    connection.execute("select 1")
+    store.join(connection).publish_tx("s", "held")
+    async with await psycopg.AsyncConnection.connect(server.dsn) as lost:
+        monkeypatch.setattr(lost, "cancel_safe", unheard)
+        await lost.execute("select 1")
+        joined = store.join(lost)
+        with anyio.fail_after(_BOUND):
+            with anyio.move_on_after(0.05) as scope:
+                await joined.publish_tx("s", "never")
+            assert scope.cancelled_caught
+        assert lost.closed
+        with pytest.raises(RuntimeError, match="closed"):
+            await joined.publish_tx("s", "never")
+    connection.commit()
+    assert [event.payload for event in await store.stream("s").read_since(0, 9)] == ["held"]
+
+
+@asyncio_only
+@pytest.mark.parametrize("own", ["0", "7s"])
+async def test_an_asynchronous_write_waits_in_bounded_time_and_is_told_for_whom(
+    server: Server, connection: Connection, asynchronous: _Asynchronous, own: str
+) -> None:
+    async def bound() -> Any:
+        return await (await asynchronous.execute("select current_setting('lock_timeout')")).fetchone()
+
+    async with open_postgres(server.dsn, schema=_MINE, lock_timeout=0.05) as store:
+        await asynchronous.execute(f"set lock_timeout = '{own}'")
+        await asynchronous.commit()
+        await asynchronous.execute("select 1")
+        joined = store.join(asynchronous)
+        with anyio.fail_after(_BOUND):
+            async with another_task_holds(store):
+                with pytest.raises(DatabaseError, match="'the holder'") as caught:
+                    await joined.publish_tx("s", "waits")
+                assert caught.value.transient
+            await asynchronous.rollback()
+            assert await bound() == (own,)
+            connection.execute("select 1")
+            store.join(connection).save_offset_tx("s", "c", 1)
+            with pytest.raises(
+                DatabaseError, match=f"another connection, most likely pid {connection.info.backend_pid}"
+            ):
+                await joined.save_offset_tx("s", "c", 2)
+            await asynchronous.rollback()
+            connection.rollback()
+        await asynchronous.execute("set local lock_timeout = '3s'")
+        await joined.publish_tx("s", "on")
+        assert await bound() == ("3s",)
+        await asynchronous.commit()
+        assert await bound() == (own,)

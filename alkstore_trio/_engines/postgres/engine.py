@@ -360,9 +360,9 @@ class PostgresEngine:
         return waited
 
     async def _kept_waiting(self, key: Key | None) -> DatabaseError:
-        return self.holds.too_long(key, self.holds.of(key) or await self._foreign_holder())
+        return self.holds.too_long(key, self.holds.of(key) or await self.foreign_holder())
 
-    async def _foreign_holder(self) -> str:
+    async def foreign_holder(self) -> str:
         """The session that has been writing to streams or offsets for the longest."""
         rows: list[tuple[Any, ...]] = []
         with anyio.move_on_after(1.0):

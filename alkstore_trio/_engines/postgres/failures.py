@@ -23,7 +23,8 @@ __all__ = ["NotConnected", "check_driver", "failure", "parsed", "redacted"]
 _OLDEST = (3, 2)  # the first with `cancel_conn`, and with connection attempts to be had apart
 _RELIED_ON = (
     (psycopg, ("AsyncConnection", "AsyncCursor", "AsyncRawCursor", "Notify", "RawCursor", "errors")),
-    (psycopg.AsyncConnection, ("add_notify_handler", "wait")),
+    (psycopg.AsyncConnection, ("add_notify_handler", "cancel_safe", "wait")),
+    (psycopg.AsyncRawCursor, ("_execute_gen",)),
     (adapt, ("AdaptersMap", "Transformer")),
     (array, ("register_all_arrays",)),
     (adapt.Transformer, ("load_rows", "set_pgresult")),

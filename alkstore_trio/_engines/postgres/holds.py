@@ -3,6 +3,8 @@
 The server alone decides who waits; it knows sessions, and this knows tasks.
 """
 
+import threading
+import time
 from typing import Any
 
 import anyio
@@ -24,10 +26,10 @@ class Hold:
 
     task: int
     who: str
-    since: float  # by the loop's clock
+    since: float  # by `time.monotonic`, which a thread without a loop has too
 
     def __str__(self) -> str:
-        return f"an open transaction of the task {self.who!r}, begun {anyio.current_time() - self.since:.1f} s ago"
+        return f"an open transaction of the task {self.who!r}, begun {time.monotonic() - self.since:.1f} s ago"
 
 
 def key_of(op: Op[Any]) -> Key | None:
@@ -44,6 +46,7 @@ class Holds:
 
     def __init__(self, lock_timeout: float) -> None:
         self._lock_timeout = lock_timeout
+        self._thread = threading.get_ident()  # the loop's
         self._holds: dict[Key, Hold] = {}
 
     def of(self, key: Key | None) -> Hold | None:
@@ -52,7 +55,7 @@ class Holds:
 
     def begin(self, task: TaskInfo) -> Hold:
         """The grip of a transaction that a task begins."""
-        return Hold(task.id, task.name or "?", anyio.current_time())
+        return Hold(task.id, task.name or "?", time.monotonic())
 
     def take(self, key: Key, hold: Hold) -> None:
         """A transaction has written there."""
@@ -72,8 +75,17 @@ class Holds:
                 "after it has ended"
             )
 
-    def too_long(self, key: Key | None, holder: object) -> DatabaseError:
-        """The error of who has waited for somebody."""
+    def refuse_blocking(self, op: Op[Any]) -> None:
+        """``RuntimeError`` for an op that would keep the loop waiting for a transaction that only the loop can end."""
+        hold = self.of(key_of(op))
+        if hold is not None and threading.get_ident() == self._thread:
+            raise RuntimeError(
+                f"{hold}, has written there, and waiting for it would stop the loop in which it is to end: write in "
+                "another thread, on an asynchronous connection, or after it has ended"
+            )
+
+    def too_long(self, key: Key | None, holder: object, bound: str | None = None) -> DatabaseError:
+        """The error of who has waited for somebody, with the store's ``lock_timeout`` or another bound."""
         match key:
             case (_, stream):
                 what = f"the stream {stream!r}"
@@ -82,7 +94,8 @@ class Holds:
             case _:
                 what = "a row"
         return DatabaseError(
-            f"{what} is held by {holder}, and was not to be had within the lock_timeout of {self._lock_timeout:g} s",
+            f"{what} is held by {holder}, and was not to be had within the lock_timeout of "
+            f"{bound or f'{self._lock_timeout:g} s'}",
             transient=True,
         )
 

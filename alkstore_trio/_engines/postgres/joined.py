@@ -1,20 +1,27 @@
 """Effects and reads in a transaction that the application holds on a connection of its own, and alone commits.
 
 The same steps as everywhere, on a cursor that knows nothing of what the application has set on its connection; over a
-synchronous one they never suspend. Their wakes travel in the transaction, since its commit is not ours to see.
+synchronous one they never suspend. Their wakes travel in the transaction, since its commit is not ours to see. What was
+begun over an asynchronous one is driven to its end whoever is cancelled: no effect may be left without its wakes. No
+wait for a stream or an offset outlasts the store's ``lock_timeout``, and the application's own is left as it was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from ... import _ops as ops
-from ..._loop import at_once
+from ..._errors import DatabaseError
+from ..._loop import Event, at_once, seen_through
 from ..._ops import Op
 from . import sqlops
+from .holds import Key, key_of
 from .sqlops import Steps
 from .wakes import UNMARKED
 from .wire import ADAPTERS
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["JoinedPostgres"]
 
 A = TypeVar("A")
+
+_GRACE = 0.03  # seconds that a verb which is cancelled has to come to its end by itself
+_CANCEL_BOUND = 5.0  # seconds within which one that was called off must have come to it
 
 
 def _steps(engine: "PostgresEngine", op: Op[A]) -> Steps[A]:
@@ -70,14 +80,16 @@ class _Sync:
 
 
 class _Async:
-    """An asynchronous one."""
+    """An asynchronous one, whose lock is had already."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
         self._cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
         self._cursor._adapters = ADAPTERS
 
     async def run(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-        await self._cursor.execute(sql.encode(), params, binary=True)  # else extra_float_digits rounds
+        execute = self._cursor._execute_gen(sql.encode(), params, binary=True)  # else extra_float_digits rounds
+        await self._connection.wait(execute)
         return await self._cursor.fetchall() if self._cursor.description is not None else []
 
 
@@ -111,21 +123,73 @@ class JoinedPostgres:
 
     async def do(self, op: Op[A]) -> A:
         await self.idle()
-        self._engine.holds.refuse(op)
+        holds, connection = self._engine.holds, self._connection
+        holds.refuse(op)
+        if isinstance(connection, psycopg.Connection):
+            holds.refuse_blocking(op)
+            return await self._done(op)
+        async with connection.lock:
+            _check(self._engine, connection)
+            return await _seen_through(connection, partial(self._done, op))
+
+    async def _done(self, op: Op[A]) -> A:
         if not self._known:
             await self._make_known()
-        return await self._run(_steps(self._engine, op))
+        key = key_of(op)
+        if key is None:
+            return await self._run(_steps(self._engine, op))
+        bound, changed = await self._run(sqlops.bound_waits(self._engine.server.timeout))
+        try:
+            return await self._run(_steps(self._engine, op), key, None if changed else bound)
+        finally:
+            if changed and self._connection.info.transaction_status == TransactionStatus.INTRANS:
+                await self._run(sqlops.set_bound(bound))
 
     async def _make_known(self) -> None:
         await self._run(sqlops.check_store(self._engine.store))
         self._known = True
 
-    async def _run(self, steps: Steps[A]) -> A:
-        server = self._engine.server
+    async def _run(self, steps: Steps[A], key: Key | None = None, bound: str | None = None) -> A:
+        """What some steps come to; ``key`` is what they may wait for, ``bound`` how long, if not the store's."""
         try:
-            return await server.run(self._cursor, steps)
+            return await self._engine.server.run(self._cursor, steps)
         except psycopg.Error as error:
-            raise server.told(error) from error
+            raise await self._told(error, key, bound) from error
+
+    async def _told(self, error: psycopg.Error, key: Key | None, bound: str | None) -> DatabaseError:
+        engine = self._engine
+        if error.sqlstate != "55P03" or key is None:
+            return engine.server.told(error)
+        holder = engine.holds.of(key) or (await engine.foreign_holder() if self.awaits else "another connection")
+        return engine.holds.too_long(key, holder, bound)
 
     def wake(self) -> None:
         """The wakes follow the commit by themselves."""
+
+
+async def _seen_through(connection: psycopg.AsyncConnection[Any], verb: Callable[[], Awaitable[A]]) -> A:
+    """The result of a verb; one that is cancelled and goes on waiting is called off, which spoils the transaction.
+
+    Where the server does not answer, the connection is closed, so that nothing of its transaction can stand.
+    """
+    patience = anyio.CancelScope()
+
+    async def patiently() -> A:
+        with patience:
+            return await verb()
+        connection.pgconn.finish()
+        raise psycopg.OperationalError("the statement was called off, and nobody has answered")
+
+    async def call_off(done: Event) -> None:
+        pause = _GRACE
+        with anyio.move_on_after(_CANCEL_BOUND):
+            while not done.is_set():
+                with anyio.move_on_after(pause):
+                    await done.wait()
+                    return
+                with suppress(psycopg.Error):
+                    await connection.cancel_safe(timeout=_CANCEL_BOUND)
+                pause *= 2  # it may have come between two statements
+        patience.cancel()
+
+    return await seen_through(patiently, call_off)

@@ -413,6 +413,17 @@ def writers() -> Steps[list[tuple[Any, ...]]]:
     return (yield sql.WRITERS, {})
 
 
+def bound_waits(bound: str) -> Steps[tuple[str, bool]]:
+    """Have a transaction wait for locks no longer than that; its own bound, and whether that was another."""
+    [(own, changed)] = yield sql.BOUND_WAITS, {"bound": bound}
+    return own, changed
+
+
+def set_bound(bound: str) -> Steps[None]:
+    """Have a transaction wait for locks so long."""
+    yield sql.SET_BOUND, {"bound": bound}
+
+
 def _timeless(read: Callable[[Any], Steps[Any]]) -> Callable[[Any, float | None], Steps[Any]]:
     return lambda op, clock: read(op)
 

@@ -19,6 +19,7 @@ _TYPES = {
     "backoffs": "float8[]",
     "bodies": "text[]",
     "body": "text",
+    "bound": "text",
     "clock": "float8",
     "consumer": "text",
     "delay": "float8",
@@ -507,6 +508,20 @@ select to_regclass($'schema') is not null"""
 STORE = """
 select store::text
 from $schema"""
+
+# The bound of a transaction that is not the store's. A shorter one stays.
+BOUND_WAITS = """
+with own as materialized (
+ select current_setting('lock_timeout') as bound
+)
+select
+ bound,
+ case
+  when bound = '0' or bound::interval > (:bound)::interval then set_config('lock_timeout', :bound, true)
+ end is not null
+from own"""
+
+SET_BOUND = "select set_config('lock_timeout', :bound, true)"
 
 WRITERS = """
 select session.pid, session.application_name, extract(epoch from clock_timestamp() - session.xact_start)::float8
