@@ -8,11 +8,11 @@ from typing import TypeVar
 import anyio
 
 from ._engine import Engine
-from ._errors import AlkstoreError, DatabaseError, LeadershipLost, LockHeld, LockLost
+from ._errors import DatabaseError, LeadershipLost, LockHeld, LockLost
 from ._loop import unbroken
 from ._ops import Renew, TryLock, Unlock
 from ._rules.bounds import Seconds, duration
-from ._waiting import SLICE, Background, bell_on, elapsed, log, nap, passes, patiently, pause
+from ._waiting import SLICE, Background, bell_on, elapsed, give_back, log, nap, passes, patiently, pause
 
 __all__ = ["Lease", "LockHandle", "holding", "take", "taken"]
 
@@ -52,11 +52,10 @@ class LockHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock, also when cancelled. An error of the block wins over one of the release."""
-        try:
+        if error is None:
             await unbroken(self.release)
-        except AlkstoreError:
-            if error is None:
-                raise
+        else:
+            await give_back(self.release)
 
 
 async def take(engine: Engine, name: str, owner: str, ttl: float) -> LockHandle | None:

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
+from weakref import ref
 
 import anyio
 from anyio.lowlevel import current_token
@@ -17,7 +18,9 @@ __all__ = [
     "TURN",
     "Event",
     "Socket",
+    "TaskRef",
     "Turns",
+    "asking_task",
     "at_once",
     "call_soon_threadsafe",
     "came_barely",
@@ -133,6 +136,20 @@ def is_cancelling() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+TaskRef: TypeAlias = ref[Any]  # equal to those of the same task only, and keeps nothing alive that the task holds
+
+_behalf: dict[Any, TaskRef | None] = {}  # asyncio's tasks that do a verb for another, and for which
+
+
+def asking_task() -> TaskRef | None:
+    """The task that runs, or for which it does an `unbroken` verb; ``None`` in a thread without a loop."""
+    try:
+        task = (sys.modules["trio"].lowlevel if _on_trio() else sys.modules["asyncio"]).current_task()
+    except RuntimeError:
+        return None
+    return _behalf.get(task) or (None if task is None else ref(task))
+
+
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that never suspends, and needs no loop."""
     try:
@@ -157,8 +174,15 @@ async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
     """A bare ``Task.cancel()`` heeds no shield: have another task do the verb, and hand the cancellation on."""
     asyncio: Any = sys.modules["asyncio"]
 
+    asking = asking_task()
+
     async def work() -> T:
-        return await verb()
+        doing = asyncio.current_task()
+        _behalf[doing] = asking
+        try:
+            return await verb()
+        finally:
+            del _behalf[doing]
 
     worker = asyncio.create_task(work())
     interrupted = False

@@ -15,7 +15,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from ._engine import Engine
-from ._errors import AlkstoreError, CommitUnknown, DatabaseError
+from ._errors import CommitUnknown, DatabaseError
 from ._loop import unbroken
 from ._ops import ReadClock
 from ._wake import NO_CHANNEL, Bell
@@ -126,7 +126,7 @@ async def give_back(verb: Callable[[], Awaitable[object]]) -> bool:
 
     try:
         return await unbroken(in_time)
-    except AlkstoreError as error:
+    except Exception as error:
         log.debug("not given back, will lapse: %s", error)
         return False
 

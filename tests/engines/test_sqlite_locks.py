@@ -333,6 +333,32 @@ async def _effect_and_commit(tx: Tx, effect: Callable[[Tx], Awaitable[object]]) 
     await tx.commit()
 
 
+async def test_a_task_that_has_the_id_of_one_that_has_ended_is_not_taken_for_it(path: str) -> None:
+    ended: list[tuple[int, Tx]] = []
+    refused: list[BaseException] = []
+
+    async def publish_and_end(store: Store) -> None:
+        tx = await store.begin_tx().__aenter__()
+        await tx.publish_tx("events", "held")
+        ended.append((anyio.get_current_task().id, tx))
+
+    async def write(store: Store) -> None:
+        if anyio.get_current_task().id == ended[0][0] and not refused:
+            try:
+                await store.queue("jobs").enqueue("refused")
+            except (DatabaseError, RuntimeError) as error:
+                refused.append(error)
+
+    async with open_sqlite(path, busy_timeout=0.1) as store:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish_and_end, store)
+        for _ in range(1_000):  # usually the first does
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write, store)
+        assert [type(error) for error in refused] in ([], [DatabaseError])
+        await ended.pop()[1].rollback()
+
+
 async def test_a_writer_that_is_held_for_more_than_a_second_is_logged(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,7 @@ import psycopg
 from ... import _ops as ops
 from ..._engine import JoinedUnit, Traits
 from ..._errors import Closed, CommitUnknown, DatabaseError
-from ..._loop import Turns, call_soon_threadsafe, came_barely, cancel_later, event_class, unbroken
+from ..._loop import TaskRef, Turns, asking_task, call_soon_threadsafe, came_barely, cancel_later, event_class, unbroken
 from ..._ops import Op
 from ..._rules.bounds import reading
 from ..._rules.queue import JobRow
@@ -80,7 +80,7 @@ class PostgresEngine:
         self.pool: Pool[AsyncAnyioConnection] = Pool(server.connect, max_connections)
         self.holds = Holds(server.lock_timeout)
         self.store = ""  # the identity of what is in the schema, for who joins
-        self._transactions: Counter[int] = Counter()  # open ones of each task that have a connection
+        self._transactions: Counter[TaskRef | None] = Counter()  # open ones of each task that have a connection
         self._clock = clock
         self._turns = Turns()
         self._call_soon = call_soon_threadsafe()
@@ -304,7 +304,7 @@ class PostgresEngine:
             return await self.pool.take(Use.TRANSACTION)
         raise self.holds.too_long(key, hold)
 
-    async def take_for_transaction(self, task: int) -> AsyncAnyioConnection:
+    async def take_for_transaction(self, task: TaskRef | None) -> AsyncAnyioConnection:
         """A connection for a transaction; a task that has one already does not wait for ever."""
         with anyio.move_on_after(self.server.lock_timeout if self._transactions[task] else None):
             connection = await self.pool.take(Use.TRANSACTION)
@@ -316,7 +316,7 @@ class PostgresEngine:
             transient=True,
         )
 
-    def give(self, connection: AsyncAnyioConnection, task: int) -> None:
+    def give(self, connection: AsyncAnyioConnection, task: TaskRef | None) -> None:
         """Take back what a transaction of a task had."""
         self.pool.give(connection)
         self._transactions[task] -= 1
@@ -326,7 +326,7 @@ class PostgresEngine:
     async def begin(self) -> PostgresTx:
         await self.idle()
         self.check_open()
-        return PostgresTx(self, anyio.get_current_task())
+        return PostgresTx(self, asking_task(), anyio.get_current_task().name or "?")
 
     def join(self, connection: object) -> JoinedUnit:
         return JoinedPostgres(self, connection)

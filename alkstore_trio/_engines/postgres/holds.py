@@ -7,12 +7,11 @@ import threading
 import time
 from typing import Any
 
-import anyio
 import attrs
-from anyio import TaskInfo
 
 from ... import _ops as ops
 from ..._errors import DatabaseError
+from ..._loop import TaskRef, asking_task
 from ..._ops import Op
 
 __all__ = ["Hold", "Holds", "Key", "key_of"]
@@ -24,7 +23,7 @@ Key = tuple[str, ...]
 class Hold:
     """A transaction's grip on what it has written."""
 
-    task: int
+    task: TaskRef | None
     who: str
     since: float  # by `time.monotonic`, which a thread without a loop has too
 
@@ -53,9 +52,9 @@ class Holds:
         """Who holds it, of this store."""
         return None if key is None else self._holds.get(key)
 
-    def begin(self, task: TaskInfo) -> Hold:
+    def begin(self, task: TaskRef | None, who: str) -> Hold:
         """The grip of a transaction that a task begins."""
-        return Hold(task.id, task.name or "?", time.monotonic())
+        return Hold(task, who, time.monotonic())
 
     def take(self, key: Key, hold: Hold) -> None:
         """A transaction has written there."""
@@ -69,7 +68,7 @@ class Holds:
     def refuse(self, op: Op[Any], own: Hold | None = None) -> None:
         """``RuntimeError`` for an op that would wait for another transaction of the same task, and so for ever."""
         hold = self.of(key_of(op))
-        if hold is not None and hold is not own and hold.task == _current_task():
+        if hold is not None and hold is not own and hold.task == asking_task():
             raise RuntimeError(
                 "an open transaction of this task has written there, and this would wait for it: write inside it, or "
                 "after it has ended"
@@ -98,11 +97,3 @@ class Holds:
             f"{bound or f'{self._lock_timeout:g} s'}",
             transient=True,
         )
-
-
-def _current_task() -> int | None:
-    """The task that asks; ``None`` in a thread without a loop."""
-    try:
-        return anyio.get_current_task().id
-    except RuntimeError:
-        return None

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import psycopg
-from anyio import TaskInfo
 from psycopg.pq import TransactionStatus
 
 from ... import _ops as ops
-from ..._loop import unbroken
+from ..._loop import TaskRef, unbroken
 from ..._ops import Op
 from ..execute import checked_statement
 from . import sqlops
@@ -38,10 +37,10 @@ class PostgresTx:
 
     __slots__ = ("_connection", "_effects", "_engine", "_executes", "_failed", "_hold", "_over", "_task")
 
-    def __init__(self, engine: "PostgresEngine", task: TaskInfo) -> None:
+    def __init__(self, engine: "PostgresEngine", task: TaskRef | None, who: str) -> None:
         self._engine = engine
         self._task = task
-        self._hold = engine.holds.begin(task)
+        self._hold = engine.holds.begin(task, who)
         self._connection: AsyncAnyioConnection | None = None
         self._effects: list[tuple[ops.Write[Any], Any]] = []
         self._failed = False
@@ -129,14 +128,14 @@ class PostgresTx:
         raise told
 
     async def _begun(self) -> AsyncAnyioConnection:
-        connection = await self._engine.take_for_transaction(self._task.id)
+        connection = await self._engine.take_for_transaction(self._task)
         try:
             await connection.run("begin isolation level read committed")
             if connection.pooled:
                 await connection.run(f"set local lock_timeout = '{self._engine.server.timeout}'")
             self._check_goes_on()
         except BaseException:
-            self._engine.give(connection, self._task.id)
+            self._engine.give(connection, self._task)
             raise
         return connection
 
@@ -193,5 +192,5 @@ class PostgresTx:
         """The connection is the pool's again, which closes one that is not as it should be."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._engine.give(connection, self._task.id)
+            self._engine.give(connection, self._task)
         self._engine.holds.let_go(self._hold)

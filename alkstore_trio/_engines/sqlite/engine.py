@@ -20,7 +20,7 @@ import anyio
 from ... import _ops as ops
 from ..._engine import Traits
 from ..._errors import Closed, DatabaseError
-from ..._loop import Event, Turns, call_soon_threadsafe, event_class, insist, unbroken
+from ..._loop import Event, Turns, asking_task, call_soon_threadsafe, event_class, insist, unbroken
 from ..._ops import Op
 from ..._rules.bounds import reading
 from ..._wake import Hub
@@ -186,7 +186,7 @@ class SqliteEngine:
     async def begin(self) -> SqliteTx:
         await self.idle()
         self.check_open()
-        return SqliteTx(self, anyio.get_current_task())
+        return SqliteTx(self, asking_task(), anyio.get_current_task().name or "?")
 
     def join(self, connection: object) -> JoinedSqlite:
         if not isinstance(connection, sqlite3.Connection):
@@ -274,7 +274,7 @@ class SqliteEngine:
 
     def refuse_to_wait_for_oneself(self) -> None:
         """A write that would wait for a transaction of the same task would wait for ever."""
-        if self.holder is not None and self.holder.task == anyio.get_current_task().id:
+        if self.holder is not None and self.holder.task == asking_task():
             raise RuntimeError(
                 "an open transaction of this task holds the writer since it published or executed: write inside it, "
                 "or after it has ended"

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from ..._errors import Closed
-from ..._loop import Event
+from ..._loop import Event, TaskRef
 from ..._ops import Op
 from ..sqlops import HANDLERS
 from .file import File, Session, failure
@@ -112,7 +112,7 @@ class Hold:
 
     __slots__ = ("_post", "began", "began_at", "glance_at", "inbox", "lives", "task", "warned", "who")
 
-    def __init__(self, task: int, who: str, post: Post) -> None:
+    def __init__(self, task: TaskRef | None, who: str, post: Post) -> None:
         self._post = post
         self.task = task  # that a wait for it would be a wait for oneself
         self.who = who

@@ -9,11 +9,11 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anyio import TaskInfo
 from anyio.lowlevel import checkpoint
 
 from ... import _ops as ops
 from ..._errors import DatabaseError
+from ..._loop import TaskRef
 from ..._ops import Op
 from .. import sqlops
 from ..execute import checked_statement
@@ -33,11 +33,12 @@ A = TypeVar("A")
 class SqliteTx:
     """An open transaction; see `TxUnit`."""
 
-    __slots__ = ("_engine", "_failed", "_hold", "_ids", "_over", "_staged", "_task", "_view")
+    __slots__ = ("_engine", "_failed", "_hold", "_ids", "_over", "_staged", "_task", "_view", "_who")
 
-    def __init__(self, engine: "SqliteEngine", task: TaskInfo) -> None:
+    def __init__(self, engine: "SqliteEngine", task: TaskRef | None, who: str) -> None:
         self._engine = engine
         self._task = task
+        self._who = who
         self._staged: Staged | None = None
         self._view = View()
         self._hold: Hold | None = None
@@ -136,7 +137,7 @@ class SqliteTx:
         submit: Callable[[Request], object]
         if hold is None:
             engine.refuse_to_wait_for_oneself()
-            hold = options["hold"] = Hold(self._task.id, self._task.name or "?", engine.post)
+            hold = options["hold"] = Hold(self._task, self._who, engine.post)
             submit, work = engine.submit, _replayed(effects(self._staged), work)
         else:
             submit = hold.submit

@@ -1,11 +1,13 @@
 """Locks: holds, their tokens, how they lapse, and `hold_lock`."""
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 
+from ..._engine import Traits
 from ..._errors import (
     Closed,
     DatabaseError,
@@ -235,6 +237,13 @@ async def test_a_handle_releases_when_its_block_raises_and_passes_the_error(stor
     with pytest.raises(ZeroDivisionError):
         async with await _taken(store):
             raise ZeroDivisionError
+    assert await _is_free(store)
+
+
+async def test_a_handle_releases_when_its_block_runs_to_its_end_though_cancelled(store: Store) -> None:
+    with anyio.CancelScope() as scope:
+        async with await _taken(store):
+            scope.cancel()
     assert await _is_free(store)
 
 
@@ -602,6 +611,52 @@ async def test_a_release_that_fails_is_the_error_of_a_body_that_had_none(store: 
     with pytest.raises(DatabaseError, match="away"):
         async with watched(store, Failing(Unlock, 2)).hold_lock("lock", 10):
             pass
+
+
+# In a transaction of the task's own, which may hold what the release waits for
+
+
+async def _entered(store: Store, how: str) -> AbstractAsyncContextManager[LockHandle]:
+    return await _taken(store) if how == "try_lock" else store.hold_lock("lock", 10)
+
+
+@pytest.mark.parametrize("how", ["try_lock", "hold_lock"])
+async def test_an_error_of_the_body_wins_over_a_release_that_would_wait_for_its_own_task(
+    store: Store, how: str
+) -> None:
+    error = ZeroDivisionError()
+
+    async def fail() -> None:
+        async with store.transaction() as tx, await _entered(store, how):
+            await tx.publish_tx("s", 1)
+            raise error
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        await fail()
+    assert raised.value is error
+    assert await store.stream("s").read_since(0, 10) == []
+
+
+@pytest.mark.parametrize("how", ["try_lock", "hold_lock"])
+async def test_a_cancellation_passes_a_release_that_would_wait_for_its_own_task(store: Store, how: str) -> None:
+    with anyio.CancelScope() as scope:
+        async with store.transaction() as tx, await _entered(store, how):
+            await tx.publish_tx("s", 1)
+            scope.cancel()
+            await to_be_cancelled()
+    assert scope.cancelled_caught
+    assert await store.stream("s").read_since(0, 10) == []
+
+
+@pytest.mark.parametrize("how", ["try_lock", "hold_lock"])
+async def test_a_release_that_would_wait_for_its_own_task_is_the_error_of_a_body_that_had_none(
+    store: Store, traits: Traits, how: str
+) -> None:
+    with pytest.raises(RuntimeError) if traits.serializes_writers else nullcontext():
+        async with store.transaction() as tx, await _entered(store, how):
+            await tx.publish_tx("s", 1)
+    kept = [] if traits.serializes_writers else [1]
+    assert [event.payload for event in await store.stream("s").read_since(0, 10)] == kept
 
 
 async def test_there_is_no_lock_in_a_transaction(store: Store) -> None:

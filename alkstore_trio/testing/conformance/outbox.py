@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from ..._engine import Traits
 from ..._errors import Closed, Discard, InvalidName, ReservedName, Snooze
 from ..._ops import Heartbeat, Op
 from ..._outbox import Outbox
@@ -345,6 +347,29 @@ async def test_a_delivery_that_is_cancelled_gives_its_job_back_with_no_attempt_s
     job = await _job(outbox, job_id)
     assert (job.state, job.attempts, job.worker_id, job.last_error) == (JobState.PENDING, 0, None, None)
     assert await outbox.run_once("w", _nothing) is True
+
+
+@pytest.mark.parametrize("ending", ["a return", "an error", "a cancellation"])
+async def test_a_delivery_that_publishes_into_its_callers_open_transaction_is_told_at_once_and_cancelled_as_ever(
+    store: Store, traits: Traits, ending: str
+) -> None:
+    outbox = store.outbox("mail")
+    await outbox.enqueue("x")
+    told = traits.serializes_writers and ending != "a cancellation"
+
+    async def deliver(handle: JobHandle) -> None:
+        await tx.publish_tx("s", 1)
+        if ending == "an error":
+            raise ZeroDivisionError
+        if ending == "a cancellation":
+            scope.cancel()
+            await to_be_cancelled()
+
+    with anyio.CancelScope() as scope:
+        async with store.begin_tx() as tx:
+            with pytest.raises(RuntimeError) if told else nullcontext():
+                await outbox.run_once("w", deliver)
+    assert scope.cancelled_caught == (ending == "a cancellation")
 
 
 async def test_a_delivery_that_was_settled_before_its_cancellation_stays_settled(store: Store) -> None:
