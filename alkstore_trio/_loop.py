@@ -30,6 +30,7 @@ __all__ = [
     "full_checkpoint",
     "insist",
     "is_cancelling",
+    "loop_time",
     "seen_through",
     "unbroken",
 ]
@@ -64,6 +65,15 @@ def full_checkpoint() -> Callable[[], Awaitable[object]]:
         pause: Callable[[], Awaitable[object]] = sys.modules["trio"].lowlevel.checkpoint
         return pause
     return current_token().backend_class.checkpoint
+
+
+def loop_time() -> Callable[[], float]:
+    """The running loop's clock, which may then be read in any thread."""
+    if _on_trio():
+        time: Callable[[], float] = sys.modules["trio"].lowlevel.current_clock().current_time
+        return time
+    asyncio_time: Callable[[], float] = current_token().native_token.time  # type: ignore[attr-defined]
+    return asyncio_time
 
 
 class Turns:

@@ -57,7 +57,9 @@ def open_sqlite(
     The file is made if there is none. With ``durability="full"`` what has returned survives a power cut, with
     ``"normal"`` a killed process. The store's tables begin with ``table_prefix``, so that a file may be shared with an
     application's own. A write waits ``busy_timeout`` seconds for other connections, then it is a `DatabaseError` that
-    is ``transient``. ``clock`` as for `open_memory`.
+    is ``transient``. ``clock`` as for `open_memory`, but after a first reading in the loop it is read in the store's
+    threads too, where a verb has waited for all that it waits for: it must not need the loop then, and several threads
+    may read it at once.
 
     Entered, it raises a `DatabaseError` for a file that cannot be opened or be a store, and says why.
     """

@@ -1921,8 +1921,8 @@ MUTANTS = [
     Mutant(
         "SQLite commits a staged transaction without its wakes",
         "_engines/sqlite/tx.py",
-        "lambda session, _: session.run(sqlops.merge(record)), lambda _: channels\n",
-        "lambda session, _: session.run(sqlops.merge(record)), lambda _: ()\n",
+        "lambda session: session.run(sqlops.merge(record)), lambda _: channels\n",
+        "lambda session: session.run(sqlops.merge(record)), lambda _: ()\n",
         "conformance/test_sqlite.py::test_an_idle_worker_wakes_for_a_job_of_a_transaction_once_it_commits",
     ),
     Mutant(

@@ -1,11 +1,13 @@
 """Clocks for ``clock=``: one that is stepped by hand, one that follows the running loop."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from fractions import Fraction
 
 import anyio
 import anyio.lowlevel
 
+from .._loop import loop_time
 from .._rules.bounds import Instant, Seconds, instant, span
 
 __all__ = ["LoopClock", "ManualClock"]
@@ -76,18 +78,19 @@ class ManualClock:
 
 
 class LoopClock:
-    """Unix time that follows the running loop's clock from the first reading.
+    """Unix time that follows the running loop's clock from the first reading, which is made in that loop.
 
     So trio's autojump clock drives stamps and sleeps together.
     """
 
     def __init__(self, start: Instant = _START) -> None:
         self._start = instant(start, "start")
-        self._began: float | None = None
+        self._time: Callable[[], float] | None = None
 
     def __call__(self) -> float:
-        """The current instant."""
-        now = anyio.current_time()
-        if self._began is None:
-            self._began = now
-        return self._start + (now - self._began)
+        """The current instant. Once it has been read, also in another thread."""
+        if self._time is None:
+            self._time = loop_time()
+            self._began = self._time()
+            return self._start
+        return self._start + (self._time() - self._began)

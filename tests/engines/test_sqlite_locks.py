@@ -18,8 +18,11 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from alkstore_trio import Closed, DatabaseError, Store, Tx, open_sqlite
+from alkstore_trio._engines.sqlite import engine
 from alkstore_trio._engines.sqlite.ids import Pool
 from alkstore_trio._engines.sqlite.requests import nothing
+from alkstore_trio._ops import DueSchedules, Fire, Fired
+from alkstore_trio.testing import LoopClock, ManualClock, hold_lease
 
 pytestmark = pytest.mark.anyio
 
@@ -177,6 +180,67 @@ async def test_a_write_that_another_connection_keeps_waiting_fails_as_transient_
         await soon(late, 0.2)
         await queue.enqueue("marker")
         assert {job.payload for job in await queue.jobs()} == {"marker"}
+
+
+async def test_a_hold_that_lapses_while_its_renewal_waits_for_another_connection_is_lost(path: str) -> None:
+    clock = ManualClock()
+    async with open_sqlite(path, clock=clock) as store:
+        hold = await store.try_lock("lock", "holder", 10)
+        assert hold is not None
+        renewed: list[bool] = []
+
+        async def renew() -> None:
+            renewed.append(await hold.renew(10))
+
+        async with anyio.create_task_group() as tasks:
+            with locked(path):
+                tasks.start_soon(renew)
+                await anyio.wait_all_tasks_blocked()
+                clock.advance(11)
+        assert renewed == [False]
+        assert await store.try_lock("lock", "another", 10) is not None
+
+
+async def test_a_leader_whose_lease_lapses_while_it_waits_for_another_connection_fires_nothing(path: str) -> None:
+    clock = ManualClock()
+    async with open_sqlite(path, clock=clock) as store:
+        await store.schedule("schedule", "@every 1s", "jobs", "job")
+        await store.queue("warm").enqueue("so that there are ids")
+        clock.advance(1)
+        lease = await hold_lease(store, "leader", 10)
+        assert lease is not None
+        [due] = (await store._engine.do(DueSchedules())).schedules
+        fired: list[Fired | None] = []
+
+        async def fire() -> None:
+            at = due.next_at
+            fired.append(await store._engine.do(Fire(due.name, at, at + 1, 1, at, lease.name, lease.token)))
+
+        async with anyio.create_task_group() as tasks:
+            with locked(path):
+                tasks.start_soon(fire)
+                await anyio.wait_all_tasks_blocked()
+                clock.advance(11)
+        assert fired == [None]
+        assert await store.queues() == ["warm"]
+
+
+async def test_a_store_goes_by_a_clock_that_follows_the_loop(path: str, anyio_backend: str) -> None:
+    clock = LoopClock(100)
+    async with open_sqlite(path, clock=clock) as store:
+        async with store.transaction() as tx:
+            first = await tx.enqueue_tx("jobs", "staged")
+        for job_id in (first, await store.queue("jobs").enqueue("job")):
+            job = await store.queue("jobs").get_job(job_id)
+            assert job is not None
+            assert 100 <= job.created_at <= clock()
+
+
+async def test_a_clock_that_fails_while_nobody_asks_ends_nothing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_SAFETY_POLL", 0.001)
+    readings = iter([100.0])  # as it opens
+    async with open_sqlite(path, clock=lambda: next(readings)) as store, store.listen("channel"):
+        await anyio.sleep(0.1)
 
 
 async def test_reads_do_not_wait_for_another_connection_that_writes(path: str) -> None:

@@ -103,8 +103,9 @@ class SqliteEngine:
 
     async def open(self) -> None:
         """Start the threads on the file, or say why not."""
-        opening = Request(self._listening, 0.0, self._event())
-        self._writer.start(opening, Request(nothing, 0.0, self._writer_ended))
+        self.now()  # in the loop first: a clock may have to learn which loop it follows
+        opening = Request(self._listening, self._event())
+        self._writer.start(opening, Request(nothing, self._writer_ended))
         try:
             await opening.done.wait()
             if opening.error is not None:
@@ -121,7 +122,7 @@ class SqliteEngine:
     def _ending(self) -> Request:
         """What a reader posts when it ends."""
         self._ends.append(self._event())
-        return Request(nothing, 0.0, self._ends[-1])
+        return Request(nothing, self._ends[-1])
 
     async def aclose(self) -> None:
         if os.getpid() != self._process:  # a fork has no threads to end, and the file is its parent's
@@ -155,7 +156,7 @@ class SqliteEngine:
     # The unit
 
     def now(self) -> float:
-        """The store's clock."""
+        """The store's clock. What is not staged reads it in a thread, where it has waited for all that it waits for."""
         return time.time() if self._clock is None else reading(self._clock())
 
     async def checkpoint(self) -> None:
@@ -178,9 +179,9 @@ class SqliteEngine:
         self.refuse_to_wait_for_oneself()
         if n := sqlops.ids_of(op):
             ids = self.ids.take(n) or await self.ids.get(n)
-            answer = await self.ask(self.submit, doing(op, ids), op.wakes, partial(self._withdraw, ids))
+            answer = await self.ask(self.submit, doing(op, self.now, ids), op.wakes, partial(self._withdraw, ids))
         else:
-            answer = await self.ask(self.submit, doing(op), op.wakes)
+            answer = await self.ask(self.submit, doing(op, self.now), op.wakes)
         return answer
 
     async def begin(self) -> SqliteTx:
@@ -197,7 +198,7 @@ class SqliteEngine:
 
     async def read(self, op: Op[A]) -> A:
         """The answer of a reader."""
-        answer: A = await self.ask(self._readers.submit, doing(op))
+        answer: A = await self.ask(self._readers.submit, doing(op, self.now))
         return answer
 
     def submit(self, request: Request) -> None:
@@ -214,8 +215,7 @@ class SqliteEngine:
     ) -> Any:
         """What some work comes to. Cancelled, it never was if ``withdraw`` succeeds; otherwise it is waited for."""
         done = self._event()
-        now = None if self._clock is None else reading(self._clock())
-        request = Request(work, now, done, wakes, **options)
+        request = Request(work, done, wakes, **options)
         submit(request)
         try:
             await done.wait()
@@ -264,7 +264,7 @@ class SqliteEngine:
             self.ids.add(request.answer)
 
     def _ask_for_ids(self) -> None:
-        self.submit(Request(_reserving(BLOCK), 0.0, self._event(), settled=self._answered))
+        self.submit(Request(_reserving(BLOCK), self._event(), settled=self._answered))
 
     def _answered(self, request: Request) -> None:
         self.ids.asked = False
@@ -354,7 +354,7 @@ class SqliteEngine:
                 return self.peers.read()
         return []
 
-    def _listening(self, session: Session, now: float) -> sqlops.Heard:
+    def _listening(self, session: Session) -> sqlops.Heard:
         return session.run(sqlops.heard(self.origin))
 
     async def _look(self) -> None:
@@ -391,4 +391,4 @@ def _origin() -> int:
 
 
 def _reserving(n: int) -> Work:
-    return lambda session, _: session.run(sqlops.reserve(n))
+    return lambda session: session.run(sqlops.reserve(n))

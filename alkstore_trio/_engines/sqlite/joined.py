@@ -65,7 +65,7 @@ class JoinedSqlite:
             try:
                 writes = isinstance(op, Write)  # which take the lock first, so that wakes are numbered as they commit
                 ids = session.run(sqlops.reserve(sqlops.ids_of(op))) if writes else ()
-                answer: A = doing(op, ids)(session, self._engine.now())
+                answer: A = doing(op, self._engine.now, ids)(session)
                 channels = op.wakes(answer)
                 if channels:
                     seq = next(self._engine.joined_wakes)

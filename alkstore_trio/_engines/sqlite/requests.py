@@ -19,16 +19,16 @@ from .file import File, Session, failure
 
 __all__ = ["Hold", "Post", "Request", "Work", "doing", "drained", "nobody", "nothing", "refuse", "translated"]
 
-Work = Callable[[Session, float], Any]
+Work = Callable[[Session], Any]
 
 
-def doing(op: Op[Any], ids: Sequence[int] = ()) -> Work:
-    """The work of an op."""
+def doing(op: Op[Any], clock: Callable[[], float], ids: Sequence[int] = ()) -> Work:
+    """The work of an op, judged by what the clock says when it is done."""
     handler = HANDLERS[op.__class__]
-    return lambda session, now: session.run(handler(op, now, ids))
+    return lambda session: session.run(handler(op, clock(), ids))
 
 
-def nothing(session: Session, now: float) -> None:
+def nothing(session: Session) -> None:
     """The work of a request that only says that something has happened."""
 
 
@@ -49,7 +49,6 @@ class Request:
         "ends",
         "error",
         "hold",
-        "now",
         "queued_at",
         "settled",
         "wakes",
@@ -59,7 +58,6 @@ class Request:
     def __init__(
         self,
         work: Work,
-        now: float | None,
         done: Event,
         wakes: Callable[[Any], Iterable[str]] = nobody,
         settled: Callable[["Request"], object] | None = None,
@@ -67,7 +65,6 @@ class Request:
         ends: bool = False,
     ) -> None:
         self.work = work
-        self.now = now  # None: what the host's clock says when it is done
         self.done = done  # set in the loop
         self.wakes = wakes  # the channels that its answer wakes
         self.settled = settled  # called in the loop before anybody else runs
@@ -97,7 +94,7 @@ class Request:
 
     def run(self, session: Session) -> None:
         """Do the work."""
-        self.answer = self.work(session, time.time() if self.now is None else self.now)
+        self.answer = self.work(session)
         self.channels = self.wakes(self.answer)
 
 

@@ -62,11 +62,10 @@ class SqliteTx:
         await self._engine.checkpoint()
         self._engine.check_open()
         answer: A
+        now = self._engine.now()
         if self._hold is not None or isinstance(op, ops.Publish):
-            answer = await self._really(self._doing(op))
-            now = 0.0  # it stands in the real transaction; here it is kept for its wakes
+            answer = await self._really(self._doing(op, now))  # it is staged too, but for its wakes alone
         else:
-            now = self._engine.now()
             answer = await _STAGING[op.__class__](self, op)
         if isinstance(op, ops.Write):
             self._staged = Staged((op, answer, now), self._staged)
@@ -114,20 +113,20 @@ class SqliteTx:
 
     # Real
 
-    def _doing(self, op: Op[Any]) -> Work:
+    def _doing(self, op: Op[Any], now: float) -> Work:
         """The work of an op in the real transaction, with ids that nobody has to be waited for."""
         shared, own, n = self._engine.ids, self._ids, sqlops.ids_of(op)
         if not n:
-            return doing(op)
+            return doing(op, lambda: now)
         if not own.left and (ids := shared.take(n)) is not None:
-            return doing(op, ids)
+            return doing(op, lambda: now, ids)
         for block in shared.empty():  # before those that are reserved now: ids keep the order of enqueueing
             own.add(block)
 
-        def work(session: Session, now: float) -> Any:
+        def work(session: Session) -> Any:
             if n > own.left:
                 own.add(session.run(sqlops.reserve(max(n - own.left, BLOCK))))
-            return doing(op, own.take(n) or ())(session, now)
+            return doing(op, lambda: now, own.take(n) or ())(session)
 
         return work
 
@@ -178,7 +177,7 @@ class SqliteTx:
         elif record:
             self._engine.refuse_to_wait_for_oneself()
             await self._engine.ask(
-                self._engine.submit, lambda session, _: session.run(sqlops.merge(record)), lambda _: channels
+                self._engine.submit, lambda session: session.run(sqlops.merge(record)), lambda _: channels
             )
 
     def _share_ids(self, request: Request) -> None:
@@ -197,9 +196,9 @@ class SqliteTx:
 def _replayed(record: Sequence[Effect], work: Work) -> Work:
     """Some work after what was staged."""
 
-    def both(session: Session, now: float) -> Any:
+    def both(session: Session) -> Any:
         session.run(sqlops.merge(record))
-        return work(session, now)
+        return work(session)
 
     return both
 
@@ -207,7 +206,7 @@ def _replayed(record: Sequence[Effect], work: Work) -> Work:
 def _executing(sql: str, params: Sequence[Any] | Mapping[str, Any]) -> Work:
     """A statement of the caller's own; what does not even reach the database is a ``ValueError``."""
 
-    def work(session: Session, now: float) -> list[tuple[Any, ...]]:
+    def work(session: Session) -> list[tuple[Any, ...]]:
         try:
             return session.query(sql, params)
         except (sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.Warning) as error:

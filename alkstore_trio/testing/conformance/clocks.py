@@ -3,6 +3,8 @@
 Whatever waits notices a step in either direction: nothing fires twice, nothing spins, nothing hangs.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
@@ -469,6 +471,28 @@ async def test_a_waiter_for_a_lock_takes_over_within_two_seconds_whatever_the_cl
 # Readings
 
 
+class _Readings:
+    """A clock that stands still, but for blocks in which it fails."""
+
+    def __init__(self) -> None:
+        self._fails = False
+
+    def __call__(self) -> float:
+        if self._fails:
+            raise OSError("no time")
+        return 1_000_000.0
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """In the block, which it ends."""
+        self._fails = True
+        try:
+            with pytest.raises(OSError, match="no time"):
+                yield
+        finally:
+            self._fails = False
+
+
 async def test_an_operation_reads_the_clock_once(case: Case, anyio_backend: str) -> None:
     readings = count(1_000_000)  # no two readings are the same
     async with case.open(clock=lambda: float(next(readings))) as store:
@@ -481,6 +505,32 @@ async def test_an_operation_reads_the_clock_once(case: Case, anyio_backend: str)
         assert first.job.claim_expires_at == second.job.claim_expires_at
         await store.stream("s").publish_many("abc")
         assert len({event.created_at for event in await store.stream("s").read_since(0, 10)}) == 1
+
+
+async def test_a_clock_that_fails_fails_the_verb_that_reads_it_and_nothing_else(case: Case, anyio_backend: str) -> None:
+    readings = _Readings()
+    async with case.open(clock=readings) as store:
+        queue, stream = store.queue("q"), store.stream("s")
+        lock = await store.try_lock("l", "o", 10)
+        assert lock is not None
+        for verb in (
+            lambda: queue.enqueue("x"),
+            lambda: queue.claim("w"),
+            lambda: stream.publish("x"),
+            lambda: lock.renew(10),
+        ):
+            with readings.failing():
+                await verb()
+        async with store.transaction() as tx:
+            await tx.enqueue_tx("q", "job")
+            with readings.failing():
+                await tx.enqueue_tx("q", "x")
+            await tx.publish_tx("s", "event")
+            with readings.failing():
+                await tx.publish_tx("s", "x")
+        assert [event.payload for event in await stream.read_since(0, 9)] == ["event"]
+        assert [job.payload for job in await queue.jobs()] == ["job"]
+        assert await lock.renew(10)
 
 
 # Rows
