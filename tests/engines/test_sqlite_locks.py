@@ -590,6 +590,30 @@ async def test_a_file_that_cannot_be_opened_leaves_no_thread_and_no_open_file(pa
     assert files_now == files
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3], ids=["the writer", "the first reader", "the second reader"])
+async def test_a_store_whose_thread_cannot_be_started_does_not_open_and_leaves_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    start, left = threading.Thread.start, nth
+
+    def counted_start(thread: threading.Thread) -> None:
+        nonlocal left
+        left -= thread.name.startswith("alkstore")
+        if not left:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threads = set(threading.enumerate())
+    monkeypatch.setattr(threading.Thread, "start", counted_start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        async with open_sqlite(path):
+            pytest.fail("opened")
+    assert set(threading.enumerate()) <= threads
+    monkeypatch.undo()
+    async with open_sqlite(path) as store:
+        await store.queue("jobs").enqueue("job")
+
+
 async def test_reads_that_are_under_way_when_the_store_closes_are_all_answered(path: str) -> None:
     answered = 0
 

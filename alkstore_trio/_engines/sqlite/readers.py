@@ -28,15 +28,21 @@ class Readers:
         self._post = post
         self._inbox: SimpleQueue[Request | None] = SimpleQueue()
         self._closing = False
+        self._ended: list[Request] = []
         self._threads = [
             Thread(target=self._main, name="alkstore reader", args=(number,), daemon=True) for number in range(_READERS)
         ]
 
     def start(self, ending: Callable[[], Request]) -> None:
         """Begin; each thread posts one of ``ending()`` when it is about to end."""
-        self._ended = [ending() for _ in self._threads]
         for thread in self._threads:
-            thread.start()
+            ended = ending()
+            self._ended.append(ended)
+            try:
+                thread.start()
+            except BaseException:
+                self._post([ended])
+                raise
 
     def submit(self, request: Request) -> None:
         """Have a request done. `Closed` when nobody is there to do it."""
