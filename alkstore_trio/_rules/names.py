@@ -31,11 +31,17 @@ RECONNECTED = "__alkstore_listener_reconnected__"
 _LONGEST = 512  # bytes of UTF-8
 
 
-@lru_cache(maxsize=1_024)  # a worker's id is judged at each of its claims
 def local(name: str) -> str:
     """A worker id, a consumer, a lock's owner or a stream key, checked."""
-    if not isinstance(name, str):
-        raise TypeError(f"a name must be a str, not {type(name).__name__}")
+    if type(name) is not str:
+        if not isinstance(name, str):
+            raise TypeError(f"a name must be a str, not {type(name).__name__}")
+        name = str.__str__(name)  # a plain str, whatever subclass came, before anybody asks what it equals
+    return _judged(name)
+
+
+@lru_cache(maxsize=1_024)  # a worker's id is judged at each of its claims
+def _judged(name: str) -> str:
     if name.isascii():
         size = len(name)
     else:
@@ -45,7 +51,7 @@ def local(name: str) -> str:
             raise InvalidName(name) from None
     if size > _LONGEST or not name.strip() or "\0" in name:
         raise InvalidName(name)
-    return name if type(name) is str else str.__str__(name)  # a plain str, whatever subclass came
+    return name
 
 
 def shared(name: str) -> str:

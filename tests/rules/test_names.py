@@ -33,10 +33,35 @@ def test_a_name_that_no_engine_takes_is_refused_and_told(check: Check, name: str
 
 
 @BOTH
-@pytest.mark.parametrize("name", [None, 1, b"a", True, ["a"]])
+@pytest.mark.parametrize("name", [None, 1, b"a", True, ["a"], {}])
 def test_a_name_that_is_no_string_is_a_type_error(check: Callable[[object], str], name: object) -> None:
-    with pytest.raises(TypeError, match=type(name).__name__):
+    with pytest.raises(TypeError, match=f"a name must be a str, not {type(name).__name__}"):
         check(name)
+
+
+class _Folded(str):
+    """Equal to whatever differs in case alone."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self.lower() == str(other).lower()
+
+    def __hash__(self) -> int:
+        return hash(self.lower())
+
+
+class _Unhashable(str):
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # as where only __eq__ is defined
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [_Folded, _Unhashable])
+def test_a_name_of_a_subclass_of_str_is_its_own_whatever_it_says_it_equals(check: Check, kind: type[str]) -> None:
+    for name in ("Mail", "mail"):
+        taken = check(kind(name))
+        assert (type(taken), taken) == (str, name)
 
 
 @pytest.mark.parametrize("name", ["__alkstore_", "__alkstore_x", names.LEADER, names.RECONNECTED, names.SCHEDULE_WAKE])
