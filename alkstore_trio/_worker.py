@@ -119,7 +119,7 @@ def _pronounced(handle: JobHandle, verdict: Discard | Snooze) -> Verdict:
         if isinstance(verdict, Discard):
             return partial(handle.fail, cleaned(verdict.reason))
         return partial(handle.release, bounds.span(verdict.delay, "the delay of a Snooze"))
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         return partial(handle.retry, error_text(error))
 
 

@@ -202,6 +202,24 @@ async def test_a_delivery_may_discard_and_snooze(store: Store, clock: ManualCloc
     assert (job.state, job.attempts, job.run_at) == (JobState.PENDING, 0, clock() + 30)
 
 
+async def test_a_delivery_whose_verdict_cannot_be_read_retries_and_says_why(store: Store) -> None:
+    class Gone(Discard):
+        def __init__(self, url: str) -> None:
+            self.url = url
+
+    outbox = store.outbox("mail")
+    job_id = await outbox.enqueue("x")
+
+    async def deliver(handle: JobHandle) -> None:
+        raise Gone("https://example.org")
+
+    assert await outbox.run_once("w", deliver)
+    job = await _job(outbox, job_id)
+    assert (job.state, job.attempts) == (JobState.PENDING, 1)
+    assert job.last_error is not None
+    assert job.last_error.startswith("AttributeError: ")
+
+
 @pytest.mark.parametrize(
     ("worker_id", "error"), [("", InvalidName), ("  ", InvalidName), ("a\0", InvalidName), (5, TypeError)]
 )

@@ -583,6 +583,37 @@ async def test_a_discard_whose_reason_is_no_text_does_not_end_the_worker(
     assert job.state is not JobState.PROCESSING
 
 
+class _Gone(Discard):
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+class _Later(Snooze):
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+class _Raises(Discard):
+    def __getattribute__(self, name: str) -> Any:
+        if name == "reason":
+            raise LookupError("no reason")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("verdict", [_Gone("x"), _Later("x"), _Raises("x")], ids=lambda verdict: type(verdict).__name__)
+async def test_a_verdict_that_cannot_be_read_retries_and_says_why(
+    store: Store, clock: ManualClock, verdict: Exception
+) -> None:
+    async def handle(job: Job) -> None:
+        raise verdict
+
+    job = await _outcome(store, store.queue("q"), clock, handle)
+    assert job is not None
+    assert (job.state, job.attempts) == (JobState.PENDING, 1)
+    assert job.last_error is not None
+    assert job.last_error.startswith(("AttributeError: ", "LookupError: "))
+
+
 async def test_a_cancelled_future_that_a_handler_awaited_is_its_own_failure(
     store: Store, clock: ManualClock, anyio_backend: str
 ) -> None:
