@@ -275,28 +275,29 @@ class Retry(Move[bool]):
 
 
 @op
-class Release(Move[bool]):
-    """Give a claimed job back with its attempt refunded."""
+class Release(Move[list[tuple[int, int]]]):
+    """Give claimed jobs back with their attempts refunded; the answer is the claims that were valid, in order.
+
+    The claims are pairs of (id, token), each of them once.
+    """
 
     queue: str
-    id: int
-    token: int
+    claims: tuple[tuple[int, int], ...]
     delay: float | None
 
-    def wakes(self, landed: bool, /) -> tuple[str, ...]:
+    def wakes(self, landed: list[tuple[int, int]], /) -> tuple[str, ...]:
         return (names.queue_wake(self.queue),) if landed else ()
 
 
 @op
-class Heartbeat(Move[bool]):
-    """Extend a claim from now; ``None``: by the job's visibility timeout."""
+class Heartbeat(Move[list[tuple[int, int]]]):
+    """Extend claims from now; ``None``: by each job's visibility timeout. Claims and answer are as of `Release`."""
 
     queue: str
-    id: int
-    token: int
+    claims: tuple[tuple[int, int], ...]
     extend: float | None
 
-    def wakes(self, landed: bool, /) -> tuple[str, ...]:
+    def wakes(self, landed: list[tuple[int, int]], /) -> tuple[str, ...]:
         # A worker's own renewal only moves the deadline away; one of the caller's may bring it nearer.
         return (names.queue_wake(self.queue),) if landed and self.extend is not None else ()
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskStatus
@@ -33,7 +33,9 @@ from ._rules.stamps import PLAIN, Stamps, overridden
 from ._values import Job, JobState, QueueStatistics, job_of
 from ._waiting import StopToken
 
-__all__ = ["BackedByQueue", "JobHandle", "Queue", "ack_together"]
+__all__ = ["BackedByQueue", "JobHandle", "Queue", "ack_together", "heartbeat_together"]
+
+A = TypeVar("A")
 
 
 class JobHandle:
@@ -86,7 +88,8 @@ class JobHandle:
         ``False``: the claim was not valid, the job is as it was.
         """
         seconds = None if delay is None else bounds.span(delay, "delay")
-        return await self._settle(Release(self._row.queue, self._row.id, self._row.token, seconds))
+        row = self._row
+        return await self._settle(Release(row.queue, ((row.id, row.token),), seconds))
 
     async def heartbeat(self, extend: Seconds | None = None) -> bool:
         """Hold the claim for ``extend`` seconds from now (``None``: the visibility timeout).
@@ -97,7 +100,9 @@ class JobHandle:
         if self._settled:
             await self._unit.idle()
             return False
-        return await self._unit.do(Heartbeat(self._row.queue, self._row.id, self._row.token, seconds))
+        row = self._row
+        extended = await self._unit.do(Heartbeat(row.queue, ((row.id, row.token),), seconds))
+        return bool(extended)
 
     async def _settle(self, op: Move[Any]) -> bool:
         if self._settled:
@@ -114,10 +119,26 @@ class JobHandle:
 async def ack_together(unit: Unit, queue: str, unsettled: Iterable[JobHandle]) -> int:
     """Ack claims of a queue at once; how many landed."""
     handles = list(unsettled)
+    return await _settle_together(unit, Ack(queue, _claims(handles)), handles)
+
+
+async def heartbeat_together(unit: Unit, queue: str, unsettled: Iterable[JobHandle]) -> set[JobHandle]:
+    """Extend claims of a queue at once, each by its visibility timeout; those that were not valid."""
+    handles = list(unsettled)
+    extended = await unit.do(Heartbeat(queue, _claims(handles), None))
+    valid = set(extended)
+    return {handle for handle in handles if (handle._row.id, handle._row.token) not in valid}
+
+
+def _claims(handles: Iterable[JobHandle]) -> tuple[tuple[int, int], ...]:
+    return tuple((handle._row.id, handle._row.token) for handle in handles)
+
+
+async def _settle_together(unit: Unit, op: Move[A], handles: list[JobHandle]) -> A:
     for handle in handles:
         handle._settled = True
     try:
-        return await unit.do(Ack(queue, tuple((handle._row.id, handle._row.token) for handle in handles)))
+        return await unit.do(op)
     except BaseException:
         for handle in handles:
             handle._settled = False

@@ -17,7 +17,7 @@ from ._engine import Engine, Unit
 from ._errors import Discard, Snooze
 from ._loop import is_cancelling, unbroken
 from ._ops import Claim, NextReadyAt, ReadClock, Sweep
-from ._queue import BackedByQueue, JobHandle, ack_together
+from ._queue import BackedByQueue, JobHandle, ack_together, heartbeat_together
 from ._rules import bounds, names
 from ._rules.bounds import Seconds
 from ._rules.queue import cleaned, error_text
@@ -130,6 +130,10 @@ class _Held:
     handle: JobHandle
     renewed_at: float  # by the store's clock
     scope: anyio.CancelScope | None = None  # of the task that is at it
+
+    def due_at(self) -> float:
+        """When it is to be renewed."""
+        return self.renewed_at + self.handle.job.visibility_timeout / _RENEWALS
 
 
 class Worker:
@@ -309,23 +313,32 @@ class Worker:
                 wait = SLICE
                 if self._held:
                     now = await patiently(self._engine, partial(self._engine.do, ReadClock()), self._doing)
-                    for held in tuple(self._held.values()):
-                        interval = held.handle.job.visibility_timeout / _RENEWALS
-                        if not held.renewed_at <= now < held.renewed_at + interval:
-                            await self._renew_one(held, now)
-                        wait = min(wait, held.renewed_at + interval - now)
+                    due = [held for held in self._held.values() if not held.renewed_at <= now < held.due_at()]
+                    if due:
+                        await self._renew_together(due, now)
+                    wait = min([wait, *(held.due_at() - now for held in self._held.values())])
                 await pause(self._engine, wait, event)
 
-    async def _renew_one(self, held: _Held, now: float) -> None:
-        renewed = await patiently(self._engine, held.handle.heartbeat, self._doing)
-        held.renewed_at = now
-        if not renewed and held.handle in self._held and not held.handle._settled:
-            log.warning("%s: the claim of job %d was lost", self._doing, held.handle.job.id)
-            if held.scope is not None:
-                held.scope.cancel()
-            elif held in self._waiting:
-                self._waiting.remove(held)
-                self._drop(held)
+    async def _renew_together(self, due: list[_Held], now: float) -> None:
+        lost = await patiently(self._engine, partial(self._heartbeat, due), self._doing)
+        for held in due:
+            held.renewed_at = now
+            if held.handle in lost and self._is_unsettled(held):
+                log.warning("%s: the claim of job %d was lost", self._doing, held.handle.job.id)
+                if held.scope is not None:
+                    held.scope.cancel()
+                elif held in self._waiting:
+                    self._waiting.remove(held)
+                    self._drop(held)
+
+    async def _heartbeat(self, due: list[_Held]) -> set[JobHandle]:
+        """Extend what is still to be settled of some claims, at once; those that were lost."""
+        handles = [held.handle for held in due if self._is_unsettled(held)]
+        return await heartbeat_together(self._engine, self._queue, handles) if handles else set()
+
+    def _is_unsettled(self, held: _Held) -> bool:
+        """Whether a claim is in this worker's hands still, and nobody is settling it."""
+        return held.handle in self._held and not held.handle._settled
 
     async def _sweep(self) -> None:
         await patiently(self._engine, partial(self._engine.do, Sweep(self._queue)), self._doing)

@@ -430,8 +430,8 @@ MUTANTS = [
     Mutant(
         "a release wakes nobody",
         "_ops.py",
-        "    token: int\n    delay: float | None\n\n    def wakes(",
-        "    token: int\n    delay: float | None\n\n    def silent(",
+        "    claims: tuple[tuple[int, int], ...]\n    delay: float | None\n\n    def wakes(",
+        "    claims: tuple[tuple[int, int], ...]\n    delay: float | None\n\n    def silent(",
         "conformance/test_memory.py::test_an_idle_worker_wakes_for_a_fire_a_retry_a_release_and_a_revival",
     ),
     Mutant(
@@ -862,15 +862,15 @@ MUTANTS = [
     Mutant(
         "a worker renews at each look",
         "_worker.py",
-        "        held.renewed_at = now\n",
-        "",
+        "            held.renewed_at = now\n",
+        "            pass\n",
         "conformance/test_memory.py::test_a_claim_is_renewed_no_more_than_it_needs",
     ),
     Mutant(
         "a worker renews the running alone",
         "_worker.py",
-        "for held in tuple(self._held.values()):\n                        interval",
-        "for held in [held for held in self._held.values() if held.scope]:\n                        interval",
+        "if not held.renewed_at <= now < held.due_at()]",
+        "if held.scope and not held.renewed_at <= now < held.due_at()]",
         "conformance/test_memory.py::test_the_prefetched_are_renewed_like_the_running",
     ),
     Mutant(
@@ -882,17 +882,31 @@ MUTANTS = [
         "trio/test_autojump.py::test_a_handler_may_run_for_an_hour_under_a_short_visibility_timeout",
     ),
     Mutant(
+        "a worker renews what is settled",
+        "_worker.py",
+        "for held in due if self._is_unsettled(held)]",
+        "for held in due]",
+        "conformance/test_memory.py::test_a_claim_that_is_settled_before_a_renewal_is_tried_again_is_not_renewed",
+    ),
+    Mutant(
+        "a claim that was lost costs those their handlers that are renewed with it",
+        "_worker.py",
+        "            if held.handle in lost and self._is_unsettled(held):",
+        "            if lost and self._is_unsettled(held):",
+        "conformance/test_memory.py::test_of_claims_that_are_renewed_together_the_lost_one_cancels_its_handler_alone",
+    ),
+    Mutant(
         "a worker lets a handler run whose claim was lost",
         "_worker.py",
-        "            if held.scope is not None:\n                held.scope.cancel()\n            elif",
-        "            if held.scope is not None:\n                pass\n            elif",
+        "                if held.scope is not None:\n                    held.scope.cancel()\n                elif",
+        "                if held.scope is not None:\n                    pass\n                elif",
         "conformance/test_memory.py::test_a_claim_that_was_lost_cancels_its_handler_and_the_worker_goes_on",
     ),
     Mutant(
         "a worker runs a prefetched job whose claim was lost",
         "_worker.py",
-        "                self._waiting.remove(held)\n",
-        "                pass\n",
+        "                    self._waiting.remove(held)\n",
+        "                    pass\n",
         "conformance/test_memory.py::test_a_prefetched_claim_that_was_lost_is_not_run",
     ),
     Mutant(
@@ -2079,20 +2093,20 @@ MUTANTS = [
         "test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried_everything",
     ),
     Mutant(
-        "Postgres releases without looking at the token",
+        "Postgres releases and extends without looking at the token",
         "_engines/postgres/statements.py",
-        " claim_expires_at = null\nwhere id = :id and queue = :queue and token = :token",
-        " claim_expires_at = null\nwhere id = :id and queue = :queue and :token = :token",
+        '_BY_ONE = "id = :id and token = :token"',
+        '_BY_ONE = "id = :id and :token = :token"',
         "conformance/test_postgres.py::"
         "test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried_everything",
     ),
     Mutant(
-        "Postgres extends without looking at the token",
+        "Postgres releases and extends together without looking at the tokens",
         "_engines/postgres/statements.py",
-        "claim_expires_at = {_EXTENDED}\nwhere id = :id and queue = :queue and token = :token",
-        "claim_expires_at = {_EXTENDED}\nwhere id = :id and queue = :queue and :token = :token",
-        "conformance/test_postgres.py::"
-        "test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried_everything",
+        "((id, token) in (select * from unnest(:ids, :tokens))) is true",
+        "(id in (select id from unnest(:ids, :tokens) as each(id, token))) is true",
+        "engines/test_postgres_wakes.py::"
+        "test_moves_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_anew_meanwhile",
     ),
     Mutant(
         "Postgres gives a retry an attempt more than the stamp says",

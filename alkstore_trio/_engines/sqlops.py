@@ -149,27 +149,45 @@ def _ack(op: ops.Ack, now: float, ids: Sequence[int]) -> Steps[int]:
     return landed
 
 
-def _settle(op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float, ids: Sequence[int]) -> Steps[bool]:
-    held = yield sql.HELD, {"id": op.id, "queue": op.queue, "token": op.token, "now": now}
-    if not held:
+def _settle(op: ops.Fail | ops.Retry, now: float, ids: Sequence[int]) -> Steps[bool]:
+    row = yield from _held(op.queue, op.id, op.token, now)
+    if row is None:
         return False
-    row = settled(job_row(held[0]), op, now)
-    yield (
-        sql.REFILE,
-        {
-            "id": row.id,
-            "state": STATE_NUMBERS[row.state],
-            "lane": _LANES.get(slot(row, now), 0),
-            "due": row.run_at if row.claim_expires_at is None else row.claim_expires_at,
-            "run_at": row.run_at,
-            "attempts": row.attempts,
-            "worker_id": row.worker_id,
-            "claim_expires_at": row.claim_expires_at,
-            "last_error": row.last_error,
-            "died_at": row.died_at,
-        },
-    )
+    yield sql.REFILE, _refiled(settled(row, op, now), now)
     return True
+
+
+def _settle_each(op: ops.Release | ops.Heartbeat, now: float, ids: Sequence[int]) -> Steps[list[tuple[int, int]]]:
+    landed, refiled = [], []
+    for claim in op.claims:
+        row = yield from _held(op.queue, *claim, now)
+        if row is not None:
+            landed.append(claim)
+            refiled.append(_refiled(settled(row, op, now), now))
+    yield sql.REFILE, refiled
+    return landed
+
+
+def _held(queue: str, job_id: int, token: int, now: float) -> Steps[JobRow | None]:
+    """The row of a valid claim."""
+    held = yield sql.HELD, {"id": job_id, "queue": queue, "token": token, "now": now}
+    return job_row(held[0]) if held else None
+
+
+def _refiled(row: JobRow, now: float) -> dict[str, Any]:
+    """The parameters of a job that is changed."""
+    return {
+        "id": row.id,
+        "state": STATE_NUMBERS[row.state],
+        "lane": _LANES.get(slot(row, now), 0),
+        "due": row.run_at if row.claim_expires_at is None else row.claim_expires_at,
+        "run_at": row.run_at,
+        "attempts": row.attempts,
+        "worker_id": row.worker_id,
+        "claim_expires_at": row.claim_expires_at,
+        "last_error": row.last_error,
+        "died_at": row.died_at,
+    }
 
 
 def _sweep(op: ops.Sweep, now: float, ids: Sequence[int]) -> Steps[int]:
@@ -392,8 +410,8 @@ HANDLERS: dict[type[Op[Any]], Callable[[Any, float, Sequence[int]], Steps[Any]]]
     ops.Ack: _ack,
     ops.Fail: _settle,
     ops.Retry: _settle,
-    ops.Release: _settle,
-    ops.Heartbeat: _settle,
+    ops.Release: _settle_each,
+    ops.Heartbeat: _settle_each,
     ops.Sweep: _sweep,
     ops.Revive: _revive,
     ops.Delete: _delete,

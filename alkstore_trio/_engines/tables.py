@@ -160,13 +160,25 @@ class Tables:
         table = self._queues.get(op.queue)
         return 0 if table is None else table.ack(op.claims, now)
 
-    def _settle(self, op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float) -> bool:
+    def _settle(self, op: ops.Fail | ops.Retry, now: float) -> bool:
         table = self._queues.get(op.queue)
         row = None if table is None else table.held(op.id, op.token, now)
         if table is None or row is None:
             return False
         table.replace(row, settled(row, op, now), now)
         return True
+
+    def _settle_each(self, op: ops.Release | ops.Heartbeat, now: float) -> list[tuple[int, int]]:
+        table = self._queues.get(op.queue)
+        landed: list[tuple[int, int]] = []
+        if table is None:
+            return landed
+        for claim in op.claims:
+            row = table.held(*claim, now)
+            if row is not None:
+                table.replace(row, settled(row, op, now), now)
+                landed.append(claim)
+        return landed
 
     def _sweep(self, op: ops.Sweep, now: float) -> int:
         return self._queue(op.queue).sweep(now)
@@ -378,8 +390,8 @@ HANDLERS: dict[type[Op[Any]], Callable[[Tables, Any, float], Any]] = {
     ops.Ack: Tables._ack,
     ops.Fail: Tables._settle,
     ops.Retry: Tables._settle,
-    ops.Release: Tables._settle,
-    ops.Heartbeat: Tables._settle,
+    ops.Release: Tables._settle_each,
+    ops.Heartbeat: Tables._settle_each,
     ops.Sweep: Tables._sweep,
     ops.Revive: Tables._revive,
     ops.Delete: Tables._delete,

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from alkstore_trio import DatabaseError, Job, StopToken, Store, Wake, _receivers
 from alkstore_trio._engines.postgres import cursors, sqlops, upkeep, wakes
 from alkstore_trio._engines.postgres import engine as module
 from alkstore_trio._engines.postgres.server import Server
+from alkstore_trio._ops import Claim, Heartbeat, Op, Release
 from alkstore_trio._rules.names import RECONNECTED, queue_wake
 from alkstore_trio._rules.queue import JobRow
 from alkstore_trio._rules.stamps import PLAIN
@@ -203,19 +204,47 @@ async def test_acks_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_
         async def ack() -> None:
             landed.append(await queue.ack_batch(claims))
 
-        with psycopg.connect(dsn, autocommit=True) as looking, psycopg.connect(dsn) as thief:
-            thief.execute(f'update "{schema}".jobs set token = token + 1 where id = %s', [claims[0].job.id])
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ack)
-                with anyio.fail_after(_BOUND):
-                    while not looking.execute(
-                        "select 1 from pg_locks where not granted and %s = any(pg_blocking_pids(pid))",
-                        [thief.info.backend_pid],
-                    ).fetchall():
-                        await anyio.lowlevel.checkpoint()
-                thief.commit()
+        await _robbed(claims[0].job.id, ack, dsn, schema)
         assert landed == [settled - 1]
         assert [job.id for job in await queue.jobs()] == [claims[0].job.id]
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+@pytest.mark.parametrize("kind", [Release, Heartbeat], ids=lambda kind: kind.__name__)
+async def test_moves_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_anew_meanwhile(
+    opened: Opening, dsn: str, schema: str, kind: type[Release | Heartbeat], asked: int
+) -> None:
+    landed: list[tuple[int, int]] = []
+
+    async with opened() as store:
+        queue = store.queue("q")
+        ids = await queue.enqueue_many(range(asked))
+        claims = tuple((row.id, row.token) for row in await store._engine.do(Claim("q", "w", asked)))
+        op: Op[list[tuple[int, int]]] = kind("q", claims, 600.0)
+        before = await queue.get_job(ids[0])
+
+        async def move() -> None:
+            moved = await store._engine.do(op)
+            landed.extend(moved)
+
+        await _robbed(ids[0], move, dsn, schema)
+        assert landed == list(claims[1:])
+        assert await queue.get_job(ids[0]) == before
+
+
+async def _robbed(job_id: int, verb: Callable[[], Coroutine[Any, Any, None]], dsn: str, schema: str) -> None:
+    """Do what waits for the row of a job, which has another claim by then."""
+    with psycopg.connect(dsn, autocommit=True) as looking, psycopg.connect(dsn) as thief:
+        thief.execute(f'update "{schema}".jobs set token = token + 1 where id = %s', [job_id])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(verb)
+            with anyio.fail_after(_BOUND):
+                while not looking.execute(
+                    "select 1 from pg_locks where not granted and %s = any(pg_blocking_pids(pid))",
+                    [thief.info.backend_pid],
+                ).fetchall():
+                    await anyio.lowlevel.checkpoint()
+            thief.commit()
 
 
 # Behind a pooler

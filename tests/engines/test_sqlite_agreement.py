@@ -98,11 +98,11 @@ class Side:
         """The op with this engine's own ids and offsets."""
         ids = self.ids.given
         match op:
-            case ops.GetJob() | ops.Fail() | ops.Retry() | ops.Release() | ops.Heartbeat():
+            case ops.GetJob() | ops.Fail() | ops.Retry():
                 return attrs.evolve(op, id=ids(op.id))
             case ops.Revive() | ops.Delete():
                 return attrs.evolve(op, ids=tuple(map(ids, op.ids)))
-            case ops.Ack():
+            case ops.Ack() | ops.Release() | ops.Heartbeat():
                 return attrs.evolve(op, claims=tuple((ids(number), token) for number, token in op.claims))
             case ops.Jobs():
                 return attrs.evolve(op, after=ids(op.after))
@@ -130,6 +130,8 @@ class Side:
         """The answer in numbers, spelled out so that 1 is not 1.0."""
         if isinstance(op, ops.GetOffset):
             return repr(self.offsets[op.stream].number(answer))
+        if isinstance(op, ops.Release | ops.Heartbeat):
+            return repr([(self.ids.number(job_id), token) for job_id, token in answer])
         return repr([self._plain(one) for one in answer] if isinstance(answer, list) else self._plain(answer, op))
 
     def _plain(self, answer: Any, op: Op[Any] | None = None) -> Any:
@@ -257,9 +259,10 @@ class Draws:
         stream = self.stream()
         return ops.Trim(stream, self.offset(stream))
 
-    def ack(self) -> ops.Ack:
+    def together(self) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """What some handles of a queue hold."""
         claims = [self.claim() for _ in range(self.one(1, 1, 2, 4))]
-        return ops.Ack(claims[0][0], tuple({number: token for _, number, token in claims}.items()))
+        return claims[0][0], tuple({number: token for _, number, token in claims}.items())
 
     def add_schedule(self) -> ops.AddSchedule:
         interval = self.one(1.0, 2.0, 30.0)
@@ -293,13 +296,13 @@ DRAWS: dict[Kind, Callable[[Draws], Op[Any]]] = {
     ops.DueSchedules: lambda draw: ops.DueSchedules(),
     ops.ReadClock: lambda draw: ops.ReadClock(),
     ops.Claim: lambda draw: ops.Claim(draw.queue(), draw.one("v", "w"), draw.one(1, 1, 2, 5, 2**63 - 1)),
-    ops.Ack: Draws.ack,
+    ops.Ack: lambda draw: ops.Ack(*draw.together()),
     ops.Fail: lambda draw: ops.Fail(*draw.claim(), "failed \ufffd"),
     ops.Retry: lambda draw: ops.Retry(
         *draw.claim(), "again", draw.one(None, None, 0.0, -1.0, 2.0, HUGE, -HUGE), draw.one(0.0, 0.3, 1.0)
     ),
-    ops.Release: lambda draw: ops.Release(*draw.claim(), draw.one(None, 0.0, 2.0, -2.0, HUGE)),
-    ops.Heartbeat: lambda draw: ops.Heartbeat(*draw.claim(), draw.one(None, 1e-12, 1.0, 30.0, HUGE)),
+    ops.Release: lambda draw: ops.Release(*draw.together(), draw.one(None, 0.0, 2.0, -2.0, HUGE)),
+    ops.Heartbeat: lambda draw: ops.Heartbeat(*draw.together(), draw.one(None, 1e-12, 1.0, 30.0, HUGE)),
     ops.Sweep: lambda draw: ops.Sweep(draw.queue()),
     ops.Revive: lambda draw: ops.Revive(draw.queue(), draw.some_jobs()),
     ops.Delete: lambda draw: ops.Delete(draw.queue(), draw.some_jobs()),
@@ -432,8 +435,9 @@ class Machine:
             case ops.Claim():
                 number = self.sides[0].ids.number
                 self.draw.claims += [(row.queue, number(row.id), row.token) for row in answer]
-            case ops.Heartbeat() if answer:
-                self.draw.claims.append((op.queue, op.id, op.token))  # it is of interest again
+            case ops.Heartbeat():
+                number = self.sides[0].ids.number
+                self.draw.claims += [(op.queue, number(job_id), token) for job_id, token in answer]  # of interest again
             case ops.TryLock() if answer:
                 self.draw.leases.append(answer)
             case ops.Fire() if answer:

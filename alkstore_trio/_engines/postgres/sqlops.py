@@ -210,12 +210,25 @@ def _retry(op: ops.Retry, clock: float | None) -> Steps[bool]:
     )
 
 
-def _release(op: ops.Release, clock: float | None) -> Steps[bool]:
-    return _moved(sql.RELEASE, clock, queue=op.queue, id=op.id, token=op.token, delay=op.delay)
+def _release(op: ops.Release, clock: float | None) -> Steps[list[tuple[int, int]]]:
+    return _moved_each(sql.RELEASE, sql.RELEASE_TOGETHER, op, clock, delay=op.delay)
 
 
-def _heartbeat(op: ops.Heartbeat, clock: float | None) -> Steps[bool]:
-    return _moved(sql.HEARTBEAT, clock, queue=op.queue, id=op.id, token=op.token, extend=op.extend)
+def _heartbeat(op: ops.Heartbeat, clock: float | None) -> Steps[list[tuple[int, int]]]:
+    return _moved_each(sql.HEARTBEAT, sql.HEARTBEAT_TOGETHER, op, clock, extend=op.extend)
+
+
+def _moved_each(
+    one: str, together: str, op: ops.Release | ops.Heartbeat, clock: float | None, **params: Any
+) -> Steps[list[tuple[int, int]]]:
+    """The claims whose rows a guarded move has moved."""
+    if len(op.claims) == 1:
+        [(job_id, token)] = op.claims
+        rows = yield one, {"clock": clock, "queue": op.queue, "id": job_id, "token": token, **params}
+        return list(op.claims) if rows else []
+    ids, tokens = [job_id for job_id, _ in op.claims], [token for _, token in op.claims]
+    moved = set((yield together, {"clock": clock, "queue": op.queue, "ids": ids, "tokens": tokens, **params}))
+    return [claim for claim in op.claims if claim in moved]
 
 
 def _moved(template: str, clock: float | None, **params: Any) -> Steps[bool]:

@@ -264,9 +264,11 @@ set
 where id = :id and queue = :queue and token = :token and {LEASED}
 returning 1"""
 
+_BY_ONE = "id = :id and token = :token"
+_BY_EACH = "id = any(:ids) and ((id, token) in (select * from unnest(:ids, :tokens))) is true"
 _GIVEN_BACK_AT = "coalesce(:now + :delay, run_at)"
 
-RELEASE = f"""
+_RELEASE = f"""
 update $jobs
 set
  state = 0,
@@ -276,16 +278,22 @@ set
  attempts = attempts - 1,
  worker_id = null,
  claim_expires_at = null
-where id = :id and queue = :queue and token = :token and {LEASED}
-returning 1"""
+where {{claimed}} and queue = :queue and {LEASED}
+returning id, token"""
+
+RELEASE = _RELEASE.format(claimed=_BY_ONE)
+RELEASE_TOGETHER = _RELEASE.format(claimed=_BY_EACH)
 
 _EXTENDED = _deadline("coalesce(:extend, visibility_timeout)")
 
-HEARTBEAT = f"""
+_HEARTBEAT = f"""
 update $jobs
 set lane = 0, due = {_EXTENDED}, claim_expires_at = {_EXTENDED}
-where id = :id and queue = :queue and token = :token and {LEASED}
-returning 1"""
+where {{claimed}} and queue = :queue and {LEASED}
+returning id, token"""
+
+HEARTBEAT = _HEARTBEAT.format(claimed=_BY_ONE)
+HEARTBEAT_TOGETHER = _HEARTBEAT.format(claimed=_BY_EACH)
 
 SWEEP = f"""
 with deleted as (

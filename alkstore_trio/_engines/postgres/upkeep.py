@@ -45,7 +45,7 @@ class Upkeep:
 
     def stirred(self, op: Op[Any], answer: Any) -> None:
         """An op of this store's was answered."""
-        if isinstance(op, ops.Claim):
+        if isinstance(op, ops.Claim | ops.Release | ops.Heartbeat):
             self._rows += len(answer)
         elif isinstance(op, ops.TryLock):
             self._locks += 1

@@ -770,6 +770,53 @@ async def test_a_claim_is_renewed_no_more_than_it_needs(store: Store, clock: Man
         tasks.cancel_scope.cancel()
 
 
+async def test_claims_that_are_due_together_are_renewed_by_one_op(store: Store, clock: ManualClock) -> None:
+    renewed: list[int] = []
+
+    async def note(op: Op[Any]) -> None:
+        if isinstance(op, Heartbeat):
+            renewed.append(len(op.claims))
+
+    queue = watched(store, note).queue("q", visibility_timeout=6)
+    await queue.enqueue_many(range(50))
+    handler = _Handler()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(queue.run_worker, handler, concurrency=30, prefetch=20))
+        await handler.has_started(30)
+        await passing(store, clock, 8, step=2)
+        tasks.cancel_scope.cancel()
+    assert renewed == 4 * [50]
+
+
+async def test_a_claim_that_is_settled_before_a_renewal_is_tried_again_is_not_renewed(
+    store: Store, clock: ManualClock
+) -> None:
+    queue = store.queue("q", visibility_timeout=6)
+    first, second = await queue.enqueue_many(["first", "second"])
+    may_end = anyio.Event()
+    renewed: list[list[int]] = []
+
+    async def gone() -> bool:
+        return await queue.get_job(first) is None
+
+    async def away_at_first(op: Op[Any]) -> None:
+        if isinstance(op, Heartbeat):
+            renewed.append([job_id for job_id, _ in op.claims])
+            if len(renewed) == 1:
+                may_end.set()
+                await holds(gone)
+                raise DatabaseError("the store is away", transient=True)
+
+    async def handle(job: Job) -> None:
+        await (may_end.wait() if job.id == first else anyio.sleep_forever())
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(watched(store, away_at_first).queue("q").run_worker, handle, concurrency=2))
+        await passing(store, clock, 3)
+        tasks.cancel_scope.cancel()
+    assert renewed == [[first, second], [second]]
+
+
 @pytest.mark.parametrize("how", ["lapsed", "taken over", "deleted"])
 async def test_a_claim_that_was_lost_cancels_its_handler_and_the_worker_goes_on(
     store: Store, clock: ManualClock, how: str, caplog: pytest.LogCaptureFixture
@@ -835,6 +882,37 @@ async def test_a_handler_that_finishes_after_its_claim_was_taken_over_touches_no
         assert await queue.get_job(job_id) == before
         assert await thief.ack()
         tasks.cancel_scope.cancel()
+
+
+async def test_of_claims_that_are_renewed_together_the_lost_one_cancels_its_handler_alone(
+    store: Store, clock: ManualClock
+) -> None:
+    lost = await store.queue("q", visibility_timeout=6).enqueue("lost")
+    kept = await store.queue("q", visibility_timeout=18).enqueue_many(["kept", "also kept"])
+    queue = store.queue("q")
+    handler, gate = _Handler(), Gate()
+    renewed: list[list[int]] = []
+
+    async def note(op: Op[Any]) -> None:
+        await gate(op)
+        if isinstance(op, Heartbeat):
+            renewed.append([job_id for job_id, _ in op.claims])
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(watched(store, note).queue("q").run_worker, handler, concurrency=3))
+        await handler.has_started(3)
+        await rest(store)
+        gate.shut()
+        clock.advance(6.5)
+        assert await queue.delete([lost, *kept]) == 1
+        gate.open()
+        await rest(store)
+        assert renewed[:1] == [[lost, *kept]]
+        assert handler.cancelled == ["lost"]
+        handler.open.set()
+        await _emptied(queue)
+        tasks.cancel_scope.cancel()
+    assert sorted(handler.ended) == ["also kept", "kept"]
 
 
 @pytest.mark.parametrize("where", ["in the handler", "in a task of the handler's"])
