@@ -198,9 +198,11 @@ class Tx(_Effects):
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement of the caller's own in the same transaction. Returns the rows that it gives.
 
-        ``RuntimeError`` on the memory engine. ``ValueError`` for what the driver refuses, and for a statement that
-        would end the transaction. A statement that fails at the database is a `DatabaseError`, after which the
-        transaction can only be rolled back.
+        What the statement sets for its session ends with the transaction. ``RuntimeError`` on the memory engine.
+        ``ValueError`` for what would end the transaction, for what the driver refuses, and for several statements at
+        once; the transaction goes on as it was, but on Postgres after several statements, or a ``COPY`` from or to the
+        client, which the server has then seen: it can only be rolled back. So it is after a statement that fails at the
+        database, which is a `DatabaseError`.
         """
         if not isinstance(sql, str):
             raise TypeError(f"a statement must be a str, not {type(sql).__name__}")

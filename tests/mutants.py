@@ -2615,6 +2615,58 @@ MUTANTS = [
         "            if waiter.granted:\n                pass\n            elif",
         "engines/test_postgres_connection.py::test_a_place_that_was_granted_to_a_cancelled_task_is_passed_on",
     ),
+    Mutant(
+        "Postgres takes a script for a statement",
+        "_engines/postgres/connection.py",
+        "            self.pgconn.send_query_params(sql.encode(self.info.encoding), None)\n",
+        "            self.pgconn.send_query(sql.encode(self.info.encoding))\n",
+        "engines/test_postgres_reading.py::test_what_is_not_one_statement_is_refused_and_nothing_can_be_committed "
+        "conformance/test_postgres.py::test_two_statements_at_once_are_refused_and_nothing_of_them_stands",
+    ),
+    Mutant(
+        "Postgres leaves what a caller has set",
+        "_engines/postgres/tx.py",
+        "            connection.lent = True\n",
+        "",
+        "engines/test_postgres_reading.py::test_what_a_caller_sets_ends_with_his_transaction",
+    ),
+    Mutant(
+        "Postgres takes back a session that it could not reset",
+        "_engines/postgres/connection.py",
+        "            and not self.lent\n",
+        "",
+        "engines/test_postgres_reading.py::test_a_session_that_cannot_be_reset_is_closed_and_the_commit_stands",
+    ),
+    Mutant(
+        "Postgres resets the session of a pooler",
+        "_engines/postgres/server.py",
+        "if connection.lent and not connection.pooled:",
+        "if connection.lent:",
+        "engines/test_postgres_reading.py::test_the_session_of_a_pooler_is_not_reset_and_its_connection_is_closed",
+    ),
+    Mutant(
+        "Postgres does not set again what matters after a reset",
+        "_engines/postgres/server.py",
+        "            if await self._is_set(connection):\n",
+        "            if True:\n",
+        "engines/test_postgres_reading.py::test_what_a_caller_leaves_is_gone_when_his_transaction_has_ended",
+    ),
+    Mutant(
+        "Postgres prepares in a session that was lent",
+        "_engines/postgres/connection.py",
+        "        if self.pooled or self.lent:\n",
+        "        if self.pooled:\n",
+        "engines/test_postgres_reading.py::"
+        "test_our_statements_go_on_in_a_transaction_whose_caller_makes_the_server_forget_them",
+    ),
+    Mutant(
+        "comments do not nest before a statement that ends a transaction",
+        "_engines/execute.py",
+        '            depth += 1 if found[0] == "/*" else -1\n',
+        "            depth = 0\n",
+        "conformance/test_postgres.py::"
+        "test_a_statement_that_would_end_the_transaction_is_refused_and_leaves_it_as_it_was",
+    ),
 ]
 
 

@@ -149,7 +149,7 @@ async def test_what_the_server_has_forgotten_is_prepared_again(connection: Async
 
 
 async def test_rows_may_change_their_types(connection: AsyncAnyioConnection) -> None:
-    await connection.execute_own("create temp table t(a int8); insert into t values (1)")
+    await connection.run_all("create temp table t(a int8); insert into t values (1)")
     assert await connection.run("select * from t") == [(1,)]
     await connection.execute_own("alter table t alter a type text")
     assert await connection.run("select * from t") == [("1",)]
@@ -426,7 +426,7 @@ async def test_closing_stops_what_the_server_is_at(
 
 async def test_notifications_that_come_with_an_answer_are_kept(connection: AsyncAnyioConnection) -> None:
     await connection.listen('a "b')
-    await connection.execute_own('notify "a ""b", \'1\'; notify "a ""b", \'2\'')
+    await connection.run_all('notify "a ""b", \'1\'; notify "a ""b", \'2\'')
     await connection.run("select pg_notify($1::text, $2::text)", ['a "b', "3"])
     assert [(note.channel, note.payload) for note in await connection.notified()] == [
         ('a "b', payload) for payload in "123"
@@ -467,7 +467,7 @@ async def test_who_waits_for_notifications_hears_of_a_lost_connection(
 
 
 async def test_what_the_application_listens_to_is_not_kept(connection: AsyncAnyioConnection) -> None:
-    await connection.execute_own("listen x; notify x")
+    await connection.run_all("listen x; notify x")
     assert not connection._notes
     with pytest.raises(RuntimeError, match="listen"):
         await connection.notified()

@@ -1,6 +1,7 @@
 """What a reading of the engine has found: ends in the middle of something, and what callers leave behind."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,9 @@ from anyio.lowlevel import checkpoint
 from alkstore_trio import Closed, DatabaseError, Job, StopToken, Store, _worker
 from alkstore_trio import _ops as ops
 from alkstore_trio._engines.postgres import cursors, lanes, sqlops
+from alkstore_trio._engines.postgres import tx as tx_module
 from alkstore_trio._ops import Op
+from alkstore_trio._tx import Tx
 from alkstore_trio.testing.conformance.driving import watched
 from tests.engines.places import Opening, engine_of
 
@@ -308,24 +311,193 @@ async def test_streams_that_somebody_else_holds_leave_a_connection_to_everything
         assert [(await store.stream(name).statistics()).last for name in names] == [2] * 4
 
 
-async def test_what_a_caller_sets_ends_with_his_transaction(opened: Opening) -> None:
+# What callers leave in a session, as (what leaves it, what shows that it is there).
+_LEFT = {
+    "a setting": ("set app.tenant = 'ann'", "select coalesce(current_setting('app.tenant', true), '') <> ''"),
+    "a setting of a function": (
+        "select set_config('app.tenant', 'ann', false)",
+        "select coalesce(current_setting('app.tenant', true), '') <> ''",
+    ),
+    "a setting of a block": (
+        "do $$ begin set default_transaction_read_only = on; end $$",
+        "select current_setting('default_transaction_read_only') = 'on'",
+    ),
+    "a role": ("set role pg_monitor", "select current_user <> session_user"),
+    "an encoding": ("set client_encoding to latin1", "select current_setting('client_encoding') <> 'UTF8'"),
+    "a prepared statement": (
+        "prepare mine as select 1",
+        "select exists (select from pg_prepared_statements where name = 'mine')",
+    ),
+    "a lock": (
+        "select pg_advisory_lock(73)",
+        "select exists (select from pg_locks where locktype = 'advisory' and objid = 73)",
+    ),
+    "a listener": ("listen mine", "select exists (select from pg_listening_channels())"),
+    "a table": ("create temp table mine(x int)", "select to_regclass('pg_temp.mine') is not null"),
+    "a cursor": (
+        "declare mine cursor with hold for select 1",
+        "select exists (select from pg_cursors where name = 'mine')",
+    ),
+}
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback", "an error"])
+async def test_what_a_caller_sets_ends_with_his_transaction(opened: Opening, ends: str) -> None:
+    async with opened(max_connections=2) as store:
+        await store.queue("q").enqueue("before")
+        for what, (leaves, shows) in _LEFT.items():
+            async with store.begin_tx() as tx:
+                await tx.execute(leaves)
+                if ends == "commit":
+                    await tx.commit()
+                elif ends == "an error":
+                    with pytest.raises(DatabaseError):
+                        await tx.execute("select 1 / 0")
+            await store.queue("q").enqueue(what)
+            async with store.transaction() as tx:
+                assert await tx.execute(shows) == [(False,)], what
+        assert len(await store.queue("q").jobs()) == 1 + len(_LEFT)
+
+
+async def test_what_a_caller_leaves_is_gone_when_his_transaction_has_ended(
+    opened: Opening, dsn: str, schema: str
+) -> None:
     async with opened(max_connections=2) as store:
         async with store.transaction() as tx:
-            await tx.execute("set default_transaction_read_only = on")
-        await store.queue("q").enqueue("x")
+            [(pid,)] = await tx.execute("select pg_backend_pid() from pg_advisory_lock(74)")
+        with psycopg.connect(dsn, autocommit=True) as looking:
+            assert looking.execute("select pg_try_advisory_lock(74)").fetchone() == (True,)
+        async with store.transaction() as tx:  # and the connection has been kept, with its settings
+            assert await tx.execute("select pg_backend_pid()") == [(pid,)]
+        [connection] = engine_of(store).pool._idle
+        assert await connection.run("show plan_cache_mode") == [("force_generic_plan",)]
+
+
+async def test_a_session_that_cannot_be_reset_is_closed_and_the_commit_stands(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(max_connections=2) as store:
         async with store.transaction() as tx:
-            [(setting,)] = await tx.execute("select current_setting('default_transaction_read_only')")
-        assert setting == "off"
+            [(pid,)] = await tx.execute("select pg_backend_pid()")
+            await tx.enqueue_tx("q", 1)
+            [connection] = engine_of(store).pool._taken
+            with monkeypatch.context() as patch:
+
+                async def lost(*_: Any) -> None:
+                    raise psycopg.OperationalError("lost")
+
+                patch.setattr(connection, "execute_own", lost)
+                await tx.commit()
+        assert connection.closed
+        assert len(await store.queue("q").jobs()) == 1
+        async with store.transaction() as tx:
+            assert await tx.execute("select pg_backend_pid()") != [(pid,)]
 
 
-async def test_a_statement_that_ends_a_transaction_and_begins_another_is_noticed(opened: Opening) -> None:
-    async with opened() as store:
+async def test_the_session_of_a_pooler_is_not_reset_and_its_connection_is_closed(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    async with opened(max_connections=2) as store:
+        for ends in Tx.commit, Tx.rollback:
+            async with store.begin_tx() as tx:
+                await tx.enqueue_tx("q", 1)
+                [connection] = engine_of(store).pool._taken
+                connection.pooled = True
+                await tx.execute("select 1")
+                monkeypatch.setattr(connection, "execute_own", sent.append)
+                await ends(tx)
+            assert connection.closed
+        assert sent == []
+        assert len(await store.queue("q").jobs()) == 1
+
+
+async def test_a_transaction_that_executes_nothing_sends_nothing_more(opened: Opening) -> None:
+    async with opened(max_connections=2) as store:
+        await store.with_tx(lambda tx: tx.enqueue_tx("q", 1))
+        [connection] = engine_of(store).pool._idle
+        plans = dict(connection._plans)
+        await store.with_tx(lambda tx: tx.enqueue_tx("q", 1))
+        assert engine_of(store).pool._idle == [connection]
+        assert connection._plans == plans
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select 1; commit",
+        "select 1; commit; begin",
+        "select 1; commit; select 1/0",
+        "select 1; select 2",
+    ],
+)
+async def test_what_is_not_one_statement_is_refused_and_nothing_can_be_committed(opened: Opening, sql: str) -> None:
+    async with opened(max_connections=2) as store:
         async with store.begin_tx() as tx:
-            with pytest.raises(ValueError, match="ended by its own methods"):
-                await tx.execute("select 1; commit; begin")
-            with pytest.raises(RuntimeError):
-                await tx.enqueue_tx("q", "x")
+            await tx.enqueue_tx("q", 1)
+            with pytest.raises(ValueError, match="one at a time"):
+                await tx.execute(sql)
+            with pytest.raises(RuntimeError, match="rolled back"):
+                await tx.commit()
         assert await store.queue("q").jobs() == []
+        await store.queue("q").enqueue("usable")
+
+
+async def test_a_copy_is_refused_and_nothing_can_be_committed(opened: Opening, schema: str) -> None:
+    async with opened(max_connections=2) as store:
+        for sql in (f"copy {schema}.jobs from stdin", f"copy {schema}.jobs to stdout"):
+            async with store.begin_tx() as tx:
+                await tx.enqueue_tx("q", 1)
+                with pytest.raises(ValueError, match="COPY"):
+                    await tx.execute(sql)
+                with pytest.raises(RuntimeError, match="rolled back"):
+                    await tx.commit()
+        assert await store.queue("q").jobs() == []
+
+
+@pytest.mark.parametrize("sql", ["do $$ begin commit; end $$", "call {schema}.ends()"])
+async def test_code_that_would_end_the_transaction_fails(opened: Opening, schema: str, sql: str) -> None:
+    async with opened(max_connections=2) as store:
+        async with store.transaction() as tx:
+            await tx.execute(f"create procedure {schema}.ends() language plpgsql as 'begin commit; end'")
+        async with store.begin_tx() as tx:
+            await tx.enqueue_tx("q", 1)
+            with pytest.raises(DatabaseError, match="transaction termination"):
+                await tx.execute(sql.format(schema=schema))
+        assert await store.queue("q").jobs() == []
+
+
+async def test_an_end_that_is_overlooked_is_noticed(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tx_module, "checked_statement", str)
+    async with opened() as store, store.begin_tx() as tx:
+        await tx.execute("select 1")
+        with pytest.raises(ValueError, match="has ended this one"):
+            await tx.execute("rollback")
+        with pytest.raises(RuntimeError):
+            await tx.enqueue_tx("q", "x")
+
+
+async def test_a_statement_without_parameters_is_sent_as_it_is_and_answered_as_any_other(opened: Opening) -> None:
+    async with opened() as store, store.transaction() as tx:
+        await tx.execute("create type mood as enum ('fine')")
+        sql = "select 'fine'::mood, 7 % 4, '%s', array[1, null], null::text, '\\x00'::bytea, '€', 1.5::numeric"
+        [plain] = await tx.execute(sql)
+        [adapted] = await tx.execute(f"{sql.replace('%', '%%')}, %s::int", [5])
+        assert plain == ("fine", 3, "%s", [1, None], None, b"\0", "€", Decimal("1.5"))
+        assert adapted == (*plain, 5)
+        assert await tx.execute("") == await tx.execute("-- nothing") == await tx.execute("do $$ begin end $$") == []
+        await tx.rollback()
+
+
+async def test_our_statements_go_on_in_a_transaction_whose_caller_makes_the_server_forget_them(opened: Opening) -> None:
+    async with opened(max_connections=2) as store:
+        for forgets in ("deallocate all", "discard plans", "do $$ begin execute 'deallocate all'; end $$"):
+            async with store.transaction() as tx:
+                await tx.enqueue_tx("q", 1)
+                await tx.execute(forgets)
+                await tx.enqueue_tx("q", 2)
+            await store.queue("q").enqueue(3)
+        assert [job.payload for job in await store.queue("q").jobs()] == [1, 2, 3] * 3
 
 
 async def test_a_statement_that_another_task_is_about_to_send_does_not_outlive_its_transaction(

@@ -20,7 +20,7 @@ from ..._loop import Socket, came_barely, cancel_later, unbroken
 from .failures import NotConnected, check_driver, parsed
 
 import psycopg  # isort: skip  # `failures` says what to do where it is missing
-from psycopg import generators, pq  # isort: skip
+from psycopg import adapt, generators, pq  # isort: skip
 from psycopg.conninfo import make_conninfo  # isort: skip
 
 from .sockets import READ, either, ready_now  # isort: skip
@@ -60,10 +60,9 @@ _IDLE = pq.TransactionStatus.IDLE
 _ACTIVE = pq.TransactionStatus.ACTIVE
 _OFF = pq.PipelineStatus.OFF
 _TUPLES_OK = pq.ExecStatus.TUPLES_OK
+_COPIES = {pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT}
 _FATAL_ERROR = pq.ExecStatus.FATAL_ERROR
 _BINARY = pq.Format.BINARY
-_ENDING = ("BEGIN", "COMMIT", "PREPARE TRANSACTION", "ROLLBACK", "START TRANSACTION")
-_ALTERING = ("DEALLOCATE", "DISCARD", "LISTEN", "LOAD", "RESET", "SET")
 _STALE = {"26000", "0A000"}  # the server has forgotten a prepared statement, or its rows now have other types
 
 
@@ -79,7 +78,7 @@ def _answered(pgconn: pq.abc.PGconn) -> Generator[int, int, pq.abc.PGresult]:
 class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """A connection whose waiting is the running loop's, trio's or asyncio's; always auto-committing.
 
-    `run` is for statements of the library's, `execute_own` for the application's.
+    `run` and `run_all` are for statements of the library's, `execute_own` for the application's.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn, *args: Any) -> None:
@@ -94,8 +93,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self._turn_ends = 0.0
         self._listens = False
         self._notes: deque[psycopg.Notify] = deque()
-        self.ended = False  #: whether a statement of the application's has begun or ended a transaction
-        self.altered = False  #: whether one has set something that would outlast its transaction
+        self.lent = False  #: whether the application may have changed its session: nothing of ours is prepared in it
         self.uncertain = False  #: whether a statement was given up that may stand
         self._doomed = False  # whether the server has said good-bye
         self.add_notify_handler(self._note)  # for those that come with the answer of a statement
@@ -130,23 +128,35 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             plan, result = await self._answer(sql, params)
             return plan.rows(result) if result.status == _TUPLES_OK else []
 
-    async def execute_own(self, sql: Any, params: Any = None) -> list[tuple[Any, ...]]:
-        """The rows of a statement of the application's, in psycopg's ways."""
-        cursor = psycopg.AsyncCursor(self)
-        await cursor.execute(sql, params)
-        rows = await cursor.fetchall() if cursor.description is not None else []
-        tags = [cursor.statusmessage or ""]
-        while cursor.nextset():
-            tags.append(cursor.statusmessage or "")
-        if any(tag.startswith(("DEALLOCATE", "DISCARD")) for tag in tags):
-            self._plans.clear()
-        self.ended = self.ended or any(tag.startswith(_ENDING) for tag in tags)
-        self.altered = self.altered or any(tag.startswith(_ALTERING) for tag in tags)
-        return rows
+    async def run_all(self, script: str) -> None:
+        """Run several statements of ours, which give no rows."""
+        async with self.lock:
+            self.pgconn.send_query(script.encode())
+            await self._result()
+
+    async def execute_own(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+        """The rows of a statement of the application's, in psycopg's ways, but so that the server takes one only."""
+        if params:
+            cursor = psycopg.AsyncCursor(self)
+            await cursor.execute(sql, params)
+            return await cursor.fetchall() if cursor.description is not None else []
+        async with self.lock:  # psycopg would send a statement without parameters as a script
+            self.pgconn.send_query_params(sql.encode(self.info.encoding), None)
+            result = await self._result()
+        if result.status in _COPIES:
+            raise psycopg.ProgrammingError("COPY from or to the client is none of the statements that can be run here")
+        transformer = adapt.Transformer(self)
+        transformer.set_pgresult(result)
+        return transformer.load_rows(0, result.ntuples, tuple)
+
+    def renewed(self) -> None:
+        """Its session is as it was before it was lent, with nothing prepared in it."""
+        self._plans.clear()
+        self.lent = False
 
     async def _answer(self, sql: str, params: Sequence[Any]) -> tuple[Plan, pq.abc.PGresult]:
         again = self.pgconn.transaction_status == _IDLE  # in a transaction a failure has spoiled it
-        if self.pooled:
+        if self.pooled or self.lent:
             return await self._answer_unprepared(sql, params)
         while True:
             plan = self._plans.get(sql) or await self._prepare(sql, len(params))
@@ -334,7 +344,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             and pgconn.transaction_status == _IDLE
             and pgconn.pipeline_status == _OFF
             and not self._doomed
-            and not self.altered
+            and not self.lent
         )
 
     @property

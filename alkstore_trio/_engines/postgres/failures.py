@@ -18,7 +18,7 @@ except ImportError as error:
         f"the Postgres engine needs the driver psycopg: pip install 'alkstore-trio[postgres]' ({error})", name="psycopg"
     ) from error
 
-__all__ = ["NotConnected", "check_driver", "failure", "parsed", "redacted"]
+__all__ = ["NotConnected", "check_driver", "failure", "parsed", "redacted", "refusal"]
 
 _OLDEST = (3, 2)  # the first with `cancel_conn`, and with connection attempts to be had apart
 _RELIED_ON = (
@@ -177,6 +177,14 @@ def failure(error: psycopg.Error, where: str) -> DatabaseError:
         retryable=code in _RETRYABLE,
         transient=code in _TRANSIENT or code[:2] in _TRANSIENT_CLASSES,
     )
+
+
+def refusal(error: psycopg.Error) -> str:
+    """Why a statement was refused for its form: by the driver, or by the server as being several; empty: it was not."""
+    if error.sqlstate is None:
+        return str(error) if isinstance(error, psycopg.ProgrammingError) else ""
+    several = error.sqlstate == "42601" and error.diag.source_function == "exec_parse_message"  # words are translated
+    return "it is more than one; run them one at a time" if several else ""
 
 
 def _said(error: psycopg.Error) -> str:

@@ -80,13 +80,24 @@ class Server:
         with self.telling():
             connection = await AsyncAnyioConnection.connect(self.conninfo)
             try:
-                settings = {"timeout": self.timeout, "pid": connection.pgconn.backend_pid}
                 with anyio.fail_after(_ANSWER):
-                    connection.pooled = not await connection.execute_own(_SETTINGS, settings)
+                    connection.pooled = not await self._is_set(connection)
             except BaseException:
                 connection.abort()
                 raise
         return connection
+
+    async def renew(self, connection: AsyncAnyioConnection) -> None:
+        """Have the session of a connection that was lent as it was; behind a pooler it is not ours to reset."""
+        if connection.lent and not connection.pooled:
+            await connection.execute_own("discard all")
+            if await self._is_set(connection):
+                connection.renewed()
+
+    async def _is_set(self, connection: AsyncAnyioConnection) -> bool:
+        """Set what matters, if the session is ours alone; whether it is."""
+        settings = {"timeout": self.timeout, "pid": connection.pgconn.backend_pid}
+        return bool(await connection.execute_own(_SETTINGS, settings))
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -182,7 +193,7 @@ class Server:
             statements = [] if has_schema else [f"create schema {self.schema}"]
             statements += [self.placed(step) for step in postgres_steps(found)]
             if found != VERSION:
-                await connection.execute_own(";".join(statements))
+                await connection.run_all(";".join(statements))
             await connection.execute_own("commit")
         except BaseException:
             connection.abort()

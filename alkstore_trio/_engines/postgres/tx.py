@@ -4,6 +4,7 @@ Its statements are the very ones that commit by themselves outside. Dropping it 
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -16,6 +17,7 @@ from ..._ops import Op
 from ..execute import checked_statement
 from . import sqlops
 from .connection import AsyncAnyioConnection
+from .failures import refusal
 from .holds import Key, key_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _COMMIT = 30.0  # seconds that a commit may take before nobody knows what became
 _ROLLBACK = 5.0  # seconds after which the connection is closed instead
 
 # A caller's statement is planned as on any connection, and not as ours are.
-_AS_USUAL = ("set local plan_cache_mode to default", "set local enable_seqscan to default")
+_AS_USUAL = "set local plan_cache_mode to default; set local enable_seqscan to default"
 
 
 class PostgresTx:
@@ -83,16 +85,15 @@ class PostgresTx:
         self._engine.check_open()
 
         async def executed(connection: AsyncAnyioConnection) -> list[tuple[Any, ...]]:
+            connection.lent = True
             if not self._executes:
-                for setting in _AS_USUAL:
-                    await connection.run(setting)
+                await connection.run_all(_AS_USUAL)
                 self._executes = True
             self._check_goes_on()
-            connection.ended = False
             return await connection.execute_own(sql, params or None)
 
         rows = await self._really(executed)
-        if self._connection is not None and (self._connection.ended or self._status is not TransactionStatus.INTRANS):
+        if self._connection is not None and self._status is not TransactionStatus.INTRANS:
             self._failed = True
             raise ValueError("a transaction is ended by its own methods, and a statement has ended this one")
         return rows
@@ -118,9 +119,9 @@ class PostgresTx:
             self._check_goes_on()
             return await work(self._connection)
         except psycopg.Error as error:
-            if error.sqlstate is None and self._status is TransactionStatus.INTRANS:
-                raise ValueError(f"the statement cannot be run: {error}") from error  # it has not left the driver
-            self._failed = True
+            self._failed = error.sqlstate is not None or self._status is not TransactionStatus.INTRANS
+            if why := refusal(error) or ("" if self._failed else str(error)):
+                raise ValueError(f"the statement cannot be run: {why}") from error
             told = await self._engine.told(error, key)
         except BaseException:
             self._failed = self._connection is not None and self._status is not TransactionStatus.INTRANS
@@ -159,11 +160,13 @@ class PostgresTx:
             if error.sqlstate is None or not connection.answers:
                 raise self._engine.unknown("a commit", error) from error
             raise self._engine.server.told(error) from error
-        self._left()
         self._engine.hub.fire(ops.wakes_of_end(self._effects, ()))
         self._engine.voice.tell(
             ops.wakes_of_end([effect for effect in self._effects if not isinstance(effect[0], ops.Notify)], ())
         )
+        if connection.lent:
+            await unbroken(self._renew)
+        self._left()
 
     async def _commit(self) -> None:
         connection = self._connection
@@ -174,6 +177,12 @@ class PostgresTx:
         connection.abort()
         raise psycopg.OperationalError(f"no answer in {_COMMIT:g} seconds")
 
+    async def _renew(self) -> None:
+        """Undo what the caller's statements have left in the session; where that fails the pool closes it."""
+        assert self._connection is not None
+        with anyio.move_on_after(_ROLLBACK), suppress(psycopg.Error):
+            await self._engine.server.renew(self._connection)
+
     async def rollback(self) -> None:
         self._over = True
         connection = self._connection
@@ -183,6 +192,7 @@ class PostgresTx:
             with anyio.move_on_after(_ROLLBACK, shield=True):
                 if connection.info.transaction_status is not TransactionStatus.IDLE:
                     await connection.run("rollback")
+                await self._engine.server.renew(connection)
         except psycopg.Error:  # it is lost, and with it what was to be rolled back
             pass
         finally:

@@ -612,6 +612,49 @@ async def test_after_a_statement_has_failed_only_a_rollback_is_accepted(store: S
     assert await store.queue("q").enqueue(2) > 0
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "commit",
+        "  -- so\n /* hidden */ ; RollBack",
+        "--\rcommit",
+        "/* a /* b */ c */ commit",
+        "/* a /* b */ commit",
+        "/*/ */ end",
+        ";;commit;",
+        "commit and chain",
+        "begin",
+        "abort",
+        "savepoint x",
+        "release x",
+        "start/**/transaction",
+        "prepare -- so\n transaction 'x'",
+    ],
+)
+async def test_a_statement_that_would_end_the_transaction_is_refused_and_leaves_it_as_it_was(
+    store: Store, traits: Traits, sql: str
+) -> None:
+    if not traits.has_sql:
+        return
+    async with store.begin_tx() as tx:
+        await tx.enqueue_tx("q", 1)
+        with pytest.raises(ValueError, match="ended by its own methods"):
+            await tx.execute(sql)
+        assert await tx.execute("/* commit */ -- begin\n select 1 /* end */") == [(1,)]
+        await tx.enqueue_tx("q", 2)
+    assert await store.queue("q").jobs() == []
+
+
+async def test_two_statements_at_once_are_refused_and_nothing_of_them_stands(store: Store, traits: Traits) -> None:
+    if not traits.has_sql:
+        return
+    async with store.begin_tx() as tx:
+        await tx.enqueue_tx("q", 1)
+        with pytest.raises(ValueError, match="cannot be run"):
+            await tx.execute("select 1; commit")
+    assert await store.queue("q").jobs() == []
+
+
 async def test_what_is_no_connection_cannot_be_joined(store: Store, traits: Traits) -> None:
     with pytest.raises(TypeError if traits.has_sql else RuntimeError):
         store.join(object())  # type: ignore[call-overload]  # which is what is tested
