@@ -1883,8 +1883,8 @@ MUTANTS = [
     Mutant(
         "SQLite fails a whole group with the one that fails",
         "_engines/sqlite/writer.py",
-        "            if len(group) == 1 and not _is_interrupted(error):\n",
-        "            if not _is_interrupted(error):\n",
+        "            if len(group) == 1:\n",
+        "            if True:\n",
         "engines/test_sqlite_failures.py::test_one_that_fails_does_not_take_its_neighbours_down",
     ),
     Mutant(
@@ -1901,6 +1901,13 @@ MUTANTS = [
         "                    self._waiting.appendleft(request)\n            self._rollback()\n",
         "                    self._waiting.appendleft(request)\n            self._session.commit()\n",
         "engines/test_sqlite_failures.py::test_one_that_fails_does_not_take_its_neighbours_down",
+    ),
+    Mutant(
+        "SQLite breaks off whatever statement is running",
+        "_engines/sqlite/writer.py",
+        "            if self._running is request:\n",
+        "            if True:\n",
+        "engines/test_sqlite_failures.py::test_a_statement_that_is_broken_off_too_late_takes_no_other_with_it",
     ),
     Mutant(
         "SQLite lets writes wait for good",

@@ -1,10 +1,10 @@
 """What fails in the file: the n-th statement, a full disk. A verb did all or nothing, and the store works on."""
 
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from threading import current_thread
 from typing import Any
 
 import anyio
@@ -17,6 +17,7 @@ from tests.engines.books import balances, check_unlocked
 
 pytestmark = pytest.mark.anyio
 
+_BOUND = 20.0  # seconds that nothing here takes
 _MOST = 60  # statements; no verb has nearly as many
 _UNCOUNTED = {"alkstore_counters", "alkstore_wakes"}  # gaps, and hints
 
@@ -28,7 +29,7 @@ class Faults:
         self.left = self.rollbacks = 0
 
     def before(self, text: str) -> None:
-        if self.rollbacks and text == "rollback" and current_thread().name == "alkstore writer":
+        if self.rollbacks and text == "rollback" and threading.current_thread().name == "alkstore writer":
             self.rollbacks -= 1
             raise sqlite3.OperationalError("made to fail: a rollback")
         if self.left and text not in ("rollback", "pragma wal_checkpoint(passive)"):
@@ -383,3 +384,50 @@ async def test_a_long_statement_is_broken_off_when_its_caller_is_cancelled(tmp_p
         assert scope.cancelled_caught
         assert await store.queue("q").enqueue("the writer is free")
         assert [job.payload for job in await store.queue("q").jobs()] == ["the writer is free"]
+
+
+async def test_a_statement_that_is_broken_off_too_late_takes_no_other_with_it(tmp_path: Path) -> None:
+    asked, submitted, runs, goes_on = (threading.Event() for _ in range(4))
+
+    def fail() -> None:
+        asked.set()
+        submitted.wait(_BOUND)
+        raise RuntimeError
+
+    def run() -> int:
+        runs.set()
+        goes_on.wait(_BOUND)
+        return 1
+
+    counting = (
+        "with recursive n(i) as (select run() union all select i + 1 from n where i < 1000) select count(*) from n"
+    )
+    async with _opened(tmp_path / "a.db") as (store, _):
+        writer = store._engine._writer  # type: ignore[attr-defined]  # what is tested is SQLite's
+        await store.queue("q").enqueue("first")  # so that there are ids, and nobody asks for any
+        writer._session.connection.create_function("fail", 0, fail)
+        writer._session.connection.create_function("run", 0, run)
+        scope = anyio.CancelScope()
+
+        async def failing() -> None:
+            with scope:
+                async with store.begin_tx() as tx:
+                    await tx.execute("select fail()")
+            goes_on.set()
+
+        async def bystanding() -> None:
+            async with store.transaction() as tx:
+                await tx.enqueue_tx("q", "bystander")
+                assert await tx.execute(counting) == [(1000,)]
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(failing)
+            assert await anyio.to_thread.run_sync(asked.wait, _BOUND)
+            tasks.start_soon(bystanding)
+            while writer._inbox.empty():  # noqa: ASYNC110  # the writer, which would say so, is busy
+                await anyio.sleep(0.001)
+            submitted.set()
+            assert runs.wait(_BOUND)  # the loop stands still: it does not know that the other has failed
+            scope.cancel()
+        assert scope.cancelled_caught
+        assert [job.payload for job in await store.queue("q").jobs()] == ["first", "bystander"]

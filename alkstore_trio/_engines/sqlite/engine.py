@@ -238,7 +238,7 @@ class SqliteEngine:
         """Withdraw a request, or have the statement that it is at end with an error."""
         withdrawn = request.take()
         if not withdrawn:
-            self._writer.interrupt()
+            self._writer.interrupt(request)
         return withdrawn
 
     def post(self, requests: Sequence[Request]) -> None:

@@ -9,9 +9,8 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 
 from ..._errors import CommitUnknown, DatabaseError
 from ..sqlops import give_back, wake
@@ -46,6 +45,8 @@ class Writer:
         self._checkpoints = Checkpoints(file)
         self._wakes = 0  # commits that woke somebody
         self._broken = False  # whether the connection is past use
+        self._running: Request | None = None  # what a transaction that holds the writer has it do
+        self._interrupting = Lock()  # held wherever it may not change
         self._session: Session
         self._thread = Thread(target=self._main, name="alkstore writer", daemon=True)
 
@@ -60,10 +61,11 @@ class Writer:
         if self._over:
             refuse(drained(self._inbox), self._post)
 
-    def interrupt(self) -> None:
-        """Break off the statement that is running; a group that it hits by mistake is run again."""
-        with suppress(sqlite3.ProgrammingError):  # the connection was closed meanwhile
-            self._session.connection.interrupt()
+    def interrupt(self, request: Request) -> None:
+        """Break off the statement that a transaction's request is at, unless it is done: then another's may run."""
+        with self._interrupting:
+            if self._running is request:
+                self._session.connection.interrupt()
 
     def close(self) -> None:
         """Ask the thread to end."""
@@ -204,7 +206,7 @@ class Writer:
                     self._receive()
             channels = self._commit(group)
         except Exception as error:
-            if len(group) == 1 and not _is_interrupted(error):
+            if len(group) == 1:
                 self._fail(group, error)
             else:
                 for request in reversed(group):
@@ -282,7 +284,7 @@ class Writer:
         """Do a request in the transaction; whether that goes on."""
         channels: Iterable[str] = ()
         try:
-            request.run(self._session)
+            self._run(request)
             if request.ends:
                 channels = self._commit([request])
         except (OverflowError, TypeError, ValueError) as error:  # refused before it reached the database
@@ -295,6 +297,14 @@ class Writer:
             hold.lives = False
         self._committed([request], channels)
         return hold.lives
+
+    def _run(self, request: Request) -> None:
+        self._running = request
+        try:
+            request.run(self._session)
+        finally:
+            with self._interrupting:
+                self._running = None
 
     def _next_held(self, hold: Hold) -> Request | None:
         """What the transaction asks next; ``None``: it is discarded, or the store is closing."""
@@ -325,7 +335,3 @@ class Writer:
                 held,
             )
         hold.glance_at = time.monotonic() + _GLANCE
-
-
-def _is_interrupted(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
