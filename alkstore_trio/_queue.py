@@ -33,7 +33,7 @@ from ._rules.stamps import PLAIN, Stamps, overridden
 from ._values import Job, JobState, QueueStatistics, job_of
 from ._waiting import StopToken
 
-__all__ = ["BackedByQueue", "JobHandle", "Queue", "ack_together", "heartbeat_together"]
+__all__ = ["BackedByQueue", "JobHandle", "Queue", "ack_together", "heartbeat_together", "release_together"]
 
 A = TypeVar("A")
 
@@ -120,6 +120,12 @@ async def ack_together(unit: Unit, queue: str, unsettled: Iterable[JobHandle]) -
     """Ack claims of a queue at once; how many landed."""
     handles = list(unsettled)
     return await _settle_together(unit, Ack(queue, _claims(handles)), handles)
+
+
+async def release_together(unit: Unit, queue: str, unsettled: Iterable[JobHandle]) -> None:
+    """Release claims of a queue at once."""
+    handles = list(unsettled)
+    await _settle_together(unit, Release(queue, _claims(handles), None), handles)
 
 
 async def heartbeat_together(unit: Unit, queue: str, unsettled: Iterable[JobHandle]) -> set[JobHandle]:

@@ -17,7 +17,7 @@ from ._engine import Engine, Unit
 from ._errors import Discard, Snooze
 from ._loop import is_cancelling, unbroken
 from ._ops import Claim, NextReadyAt, ReadClock, Sweep
-from ._queue import BackedByQueue, JobHandle, ack_together, heartbeat_together
+from ._queue import BackedByQueue, JobHandle, ack_together, heartbeat_together, release_together
 from ._rules import bounds, names
 from ._rules.bounds import Seconds
 from ._rules.queue import cleaned, error_text
@@ -186,6 +186,7 @@ class Worker:
                         if self._task.renewed:
                             crew.start_soon(self._renew)
                         await self._claim(crew)
+                    crew.start_soon(self._release_waiting)
                     await self._wind_down()
             finally:
                 await self._let_go()
@@ -355,8 +356,7 @@ class Worker:
         return self._stop is not None and self._stop.cancel_called
 
     async def _wind_down(self) -> None:
-        """Give back what has not begun, give the rest its grace, then cancel it."""
-        await self._release_waiting()
+        """Give what has begun its grace, then cancel it."""
         with anyio.move_on_after(self._grace):
             while self._held:
                 await self._change.arm().wait()
@@ -374,11 +374,14 @@ class Worker:
         await self._release_waiting()
 
     async def _release_waiting(self) -> None:
-        answers = True
-        while self._waiting:
-            handle = self._waiting.popleft().handle
-            self._held.pop(handle, None)
-            answers = answers and await give_back(handle.release)  # from a store that is away all the others lapse too
+        """Give back what has not begun, all at once."""
+        waiting = tuple(self._waiting)
+        self._waiting.clear()
+        for held in waiting:
+            self._drop(held)
+        if waiting:
+            handles = [held.handle for held in waiting]
+            await give_back(partial(release_together, self._engine, self._queue, handles))
 
 
 def _unsettled(done: list[_Held]) -> list[JobHandle]:

@@ -977,10 +977,16 @@ MUTANTS = [
     Mutant(
         "a worker that is stopped keeps what it has not begun",
         "_worker.py",
-        '        """Give back what has not begun, give the rest its grace, then cancel it."""\n'
-        "        await self._release_waiting()\n",
-        '        """Give back what has not begun, give the rest its grace, then cancel it."""\n',
+        "                    crew.start_soon(self._release_waiting)\n",
+        "",
         "conformance/test_memory.py::test_a_stop_gives_back_at_once_what_waits_while_the_running_goes_on",
+    ),
+    Mutant(
+        "a grace begins once what has not begun is given back",
+        "_worker.py",
+        "                    crew.start_soon(self._release_waiting)\n",
+        "                    await self._release_waiting()\n",
+        "conformance/test_memory.py::test_a_grace_does_not_wait_for_the_prefetched_to_be_given_back",
     ),
     Mutant(
         "a worker that is cancelled keeps what it has not begun",

@@ -1102,6 +1102,66 @@ async def test_cancelling_a_worker_releases_its_jobs_at_once_with_the_attempts_r
     ]
 
 
+@pytest.mark.parametrize("how", ["stopped", "cancelled"])
+async def test_the_prefetched_are_given_back_by_one_op(store: Store, how: str) -> None:
+    released: list[int] = []
+
+    async def note(op: Op[Any]) -> None:
+        if isinstance(op, Release):
+            released.append(len(op.claims))
+
+    queue = watched(store, note).queue("q")
+    ids = await queue.enqueue_many(range(50))
+    handler = _Handler()
+    stop = StopToken()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(queue.run_worker, handler, prefetch=49, stop=stop, grace=0))
+        await handler.has_started(1)
+        await rest(store)
+        if how == "stopped":
+            stop.cancel()
+        else:
+            tasks.cancel_scope.cancel()
+    assert sorted(released) == [1, 49]  # the one is the handler's that was cancelled
+    assert [(job.id, job.state, job.attempts) for job in await queue.jobs()] == [
+        (job_id, JobState.PENDING, 0) for job_id in ids
+    ]
+
+
+async def test_a_grace_does_not_wait_for_the_prefetched_to_be_given_back(store: Store) -> None:
+    queue = store.queue("q")
+    ids = await queue.enqueue_many(range(3))
+    releasing, released = Gate(), False
+    releasing.shut()
+
+    async def hold(op: Op[Any]) -> None:
+        nonlocal released
+        if isinstance(op, Release) and ids[0] not in dict(op.claims):
+            try:
+                await releasing(op)
+            finally:
+                released = True
+
+    handler = _Handler()
+    stop = StopToken()
+    async with anyio.create_task_group() as tasks:
+        run_worker = watched(store, hold).queue("q").run_worker
+        await tasks.start(partial(run_worker, handler, prefetch=2, stop=stop, grace=0))
+        await handler.has_started(1)
+        await rest(store)
+        stop.cancel()
+
+        async def cancelled() -> bool:
+            return handler.cancelled == [0]
+
+        await holds(cancelled)
+        assert not released
+        releasing.open()
+    assert [(job.id, job.state, job.attempts) for job in await queue.jobs()] == [
+        (job_id, JobState.PENDING, 0) for job_id in ids
+    ]
+
+
 @pytest.mark.parametrize("turns", range(12))
 async def test_a_worker_that_is_cancelled_at_any_turn_leaves_no_claim_behind(store: Store, turns: int) -> None:
     queue = store.queue("q")
