@@ -1,7 +1,9 @@
 """A lock with a time to live: a hold, its fencing token, and how it is kept."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -10,7 +12,7 @@ import anyio
 from ._engine import Engine
 from ._errors import DatabaseError, LeadershipLost, LockHeld, LockLost
 from ._loop import unbroken
-from ._ops import Renew, TryLock, Unlock
+from ._ops import ReadClock, Renew, TryLock, Unlock
 from ._rules.bounds import Seconds, duration
 from ._waiting import SLICE, Background, bell_on, elapsed, give_back, log, nap, passes, patiently, pause
 
@@ -79,29 +81,46 @@ class Lease:
         return self._lost(f"the hold of {self.lock.name!r} by {self.lock.owner!r} has lapsed or was taken over")
 
     async def ask(self, verb: Callable[[], Awaitable[T]]) -> T:
-        """The result of a verb; a store that is away is asked again for as long as the hold may live."""
+        """The result of a verb; a store that is away is asked again, and waited for, as long as the hold may live."""
+        ends = self._lives_until
+        if anyio.current_time() >= ends:  # the loop stood still, or the store's clock does: the store knows better
+            ends = anyio.current_time() + self._ttl / _RENEWALS
+        failure: DatabaseError | None = None
         while True:
-            try:
-                return await verb()
-            except DatabaseError as error:
-                if not passes(error):
-                    raise
-                if anyio.current_time() >= self._lives_until:
-                    raise self.loss() from error
-                log.warning("holding %r: %s; trying again", self.lock.name, error)
-            await nap(self._engine, min(_FIRST_TRY, self._ttl / _RENEWALS))
+            # A clock that sleeps by itself may stand still: then an answer is late only where it is an error.
+            with anyio.CancelScope(deadline=ends if self._engine.sleep is None else math.inf):
+                try:
+                    return await verb()
+                except DatabaseError as error:
+                    if not passes(error):
+                        raise
+                    failure = error
+                log.warning("holding %r: %s; trying again", self.lock.name, failure)
+                await nap(self._engine, min(_FIRST_TRY, self._ttl / _RENEWALS))
+            if anyio.current_time() >= ends:
+                raise self.loss() from failure
 
     async def renew(self) -> None:
         """Hold for a full window from now, or raise the loss."""
-        if not await self.ask(lambda: self.lock.renew(self._ttl)):
+        asked = 0.0
+
+        async def renewal() -> bool:
+            nonlocal asked
+            asked = anyio.current_time()
+            return await self.lock.renew(self._ttl)
+
+        if not await self.ask(renewal):
             raise self.loss()
-        self._lives_until = anyio.current_time() + self._ttl
+        self._lives_until = asked + self._ttl
+
+    async def _read_clock(self) -> float:
+        return await self.ask(partial(self._engine.do, ReadClock()))
 
     async def keep(self) -> None:
         """Renew in time, until the hold is lost."""
         with bell_on(self._engine) as bell:
             while True:
-                await elapsed(self._engine, self._ttl / _RENEWALS, bell)
+                await elapsed(self._engine, self._ttl / _RENEWALS, bell, self._read_clock)
                 await self.renew()
 
 

@@ -1226,8 +1226,8 @@ MUTANTS = [
     Mutant(
         "a held lock is renewed when it is about to lapse",
         "_lock.py",
-        "await elapsed(self._engine, self._ttl / _RENEWALS, bell)",
-        "await elapsed(self._engine, self._ttl, bell)",
+        "await elapsed(self._engine, self._ttl / _RENEWALS, bell, self._read_clock)",
+        "await elapsed(self._engine, self._ttl, bell, self._read_clock)",
         "conformance/test_memory.py::test_a_held_lock_is_renewed_for_as_long_as_its_block_runs_and_then_released",
     ),
     Mutant(
@@ -1283,9 +1283,37 @@ MUTANTS = [
     Mutant(
         "a hold outlives an outage that it cannot outlive",
         "_lock.py",
-        "                if anyio.current_time() >= self._lives_until:\n",
-        "                if False:\n",
+        "            if anyio.current_time() >= ends:\n",
+        "            if False:\n",
         "trio/test_autojump.py::test_a_hold_rides_out_an_outage_that_it_outlives_and_is_lost_to_a_longer_one",
+    ),
+    Mutant(
+        "a hold outlives its lease while the store does not answer",
+        "_lock.py",
+        "deadline=ends if self._engine.sleep is None else math.inf",
+        "deadline=math.inf",
+        "trio/test_autojump.py::test_a_hold_ends_with_its_lease_though_the_store_does_not_answer",
+    ),
+    Mutant(
+        "a hold outlives its lease while the store does not tell the time",
+        "_lock.py",
+        ", bell, self._read_clock)",
+        ", bell)",
+        "trio/test_autojump.py::test_a_hold_ends_with_its_lease_though_the_store_does_not_answer",
+    ),
+    Mutant(
+        "a lease is counted from the answer to its renewal",
+        "_lock.py",
+        "self._lives_until = asked + self._ttl",
+        "self._lives_until = anyio.current_time() + self._ttl",
+        "trio/test_autojump.py::test_a_lease_is_counted_from_before_the_renewal_that_is_answered_late",
+    ),
+    Mutant(
+        "a store is not asked once a lease may be over",
+        "_lock.py",
+        "            ends = anyio.current_time() + self._ttl / _RENEWALS\n",
+        "            pass\n",
+        "trio/test_autojump.py::test_a_hold_that_the_store_confirms_outlives_its_lease_by_the_loops_clock",
     ),
     Mutant(
         "a waiter for a lock tries as often as it can",

@@ -17,7 +17,7 @@ import pytest
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import Closed, DatabaseError, Store, Tx, open_sqlite
+from alkstore_trio import Closed, DatabaseError, LockLost, Store, Tx, open_sqlite
 from alkstore_trio._engines.sqlite import engine
 from alkstore_trio._engines.sqlite.ids import Pool
 from alkstore_trio._engines.sqlite.requests import nothing
@@ -241,6 +241,19 @@ async def test_a_clock_that_fails_while_nobody_asks_ends_nothing(path: str, monk
     readings = iter([100.0])  # as it opens
     async with open_sqlite(path, clock=lambda: next(readings)) as store, store.listen("channel"):
         await anyio.sleep(0.1)
+
+
+async def test_a_hold_ends_with_its_lease_while_another_connection_keeps_its_renewal_waiting(path: str) -> None:
+    async def hold() -> None:
+        async with store.hold_lock("lock", 0.5):
+            with locked(path):
+                await anyio.sleep(_BOUND)
+                pytest.fail("not cancelled")
+
+    async with open_sqlite(path) as store:
+        with pytest.raises(LockLost):
+            await hold()
+        assert await store.try_lock("lock", "other", 5) is not None
 
 
 async def test_reads_do_not_wait_for_another_connection_that_writes(path: str) -> None:

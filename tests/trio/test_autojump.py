@@ -30,9 +30,9 @@ from alkstore_trio import (
     Store,
     open_memory,
 )
-from alkstore_trio._ops import Ack, Claim, DueSchedules, Fire, Op, Renew, TryLock
+from alkstore_trio._ops import Ack, Claim, DueSchedules, Fire, Op, ReadClock, Renew, TryLock
 from alkstore_trio.testing import LoopClock, ManualClock, hold_lease
-from alkstore_trio.testing.conformance.driving import Running, watched
+from alkstore_trio.testing.conformance.driving import Running, _Front, watched
 
 TTL = 10.0  # seconds: the runner's lease
 SLICE = 2.0  # seconds within which whatever waits looks at the store's clock again
@@ -631,6 +631,98 @@ async def test_a_hold_is_cancelled_no_later_than_its_lease_may_live(autojump_clo
     with pytest.raises(LockLost):
         await hold()
     assert cancelled <= renewed + 30 + 0.1
+
+
+class Silent:
+    """A ``before`` that never lets some types of op through from when it is set."""
+
+    def __init__(self, *kinds: type[Op[Any]]) -> None:
+        self.kinds = kinds
+        self.since = math.inf
+
+    async def __call__(self, op: Op[Any]) -> None:
+        if self.since <= trio.current_time() and isinstance(op, self.kinds):
+            await trio.sleep_forever()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("kind", [Renew, ReadClock])
+async def test_a_hold_ends_with_its_lease_though_the_store_does_not_answer(
+    autojump_clock: MockClock, store: Store, kind: type[Op[Any]]
+) -> None:
+    silent = Silent(kind)
+    renewed = cancelled = 0.0
+
+    async def hold() -> None:
+        nonlocal renewed, cancelled
+        async with watched(store, silent).hold_lock("lock", 30):
+            renewed = silent.since = trio.current_time()
+            try:
+                await trio.sleep_forever()
+            finally:
+                cancelled = trio.current_time()
+
+    with trio.fail_after(60), pytest.raises(LockLost):
+        await hold()
+    assert cancelled <= renewed + 30 + NEARLY
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("kind", [Renew, DueSchedules, Fire])
+async def test_a_leader_ends_with_its_lease_though_the_store_does_not_answer(
+    autojump_clock: MockClock, store: Store, kind: type[Op[Any]]
+) -> None:
+    silent = Silent(kind)
+    await store.schedule("s", "@every 1s", "fired", None)
+    async with trio.open_nursery() as nursery:
+        runner = Running(watched(store, silent).run_schedules)
+        await nursery.start(runner)
+        await trio.sleep(20.5)
+        silent.since = trio.current_time()
+        async with taking(TTL - 1, leeway=2):  # it ticks once a second
+            assert isinstance(await runner.end(), LeadershipLost)
+    assert len(await fires(store)) == 20
+
+
+@pytest.mark.trio
+async def test_a_lease_is_counted_from_before_the_renewal_that_is_answered_late(
+    autojump_clock: MockClock, store: Store
+) -> None:
+    renewals: list[float] = []
+    cancelled = 0.0
+
+    class Late(_Front):
+        async def do(self, op: Op[Any]) -> Any:
+            if not isinstance(op, Renew):
+                return await self._inner.do(op)
+            renewals.append(trio.current_time())
+            if len(renewals) > 2:
+                await trio.sleep_forever()
+            answer = await self._inner.do(op)
+            await trio.sleep(5)
+            return answer
+
+    async def hold() -> None:
+        nonlocal cancelled
+        async with Store(engine).hold_lock("lock", 30):
+            try:
+                await trio.sleep_forever()
+            finally:
+                cancelled = trio.current_time()
+
+    engine: Any = Late(store._engine)
+    with trio.fail_after(100), pytest.raises(LockLost):
+        await hold()
+    assert renewals[1] + 30 - NEARLY <= cancelled <= renewals[1] + 30 + NEARLY
+
+
+@pytest.mark.trio
+async def test_a_hold_that_the_store_confirms_outlives_its_lease_by_the_loops_clock(autojump_clock: MockClock) -> None:
+    frozen = 1_700_000_000.0
+    async with open_memory(clock=lambda: frozen) as store, store.hold_lock("lock", 30):
+        await trio.sleep(100)
+        frozen += 10
+        await trio.sleep(100)
 
 
 # A clock that steps and cannot be slept on
