@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ._engine import Engine
 from ._errors import shown
@@ -163,13 +163,13 @@ def _from_memory_url(url: str, **options: Any) -> AbstractAsyncContextManager[St
 
 
 def _from_sqlite_url(url: str, **options: Any) -> AbstractAsyncContextManager[Store]:
-    parts = urlsplit(url)
-    if not url.startswith("sqlite:///") or parts.query or parts.fragment or parts.path == "/":
+    found = re.fullmatch(r"sqlite:///([^?#\x00-\x1f\x7f]+)", url)  # not `urlsplit`, which drops tabs and newlines
+    if found is None:
         raise ValueError(
             f"the URL of an SQLite store is 'sqlite:///relative.db' or 'sqlite:////absolute.db', not {shown(url)}; "
-            "options are arguments, and '?', '#' and '%' in a path are written %3F, %23 and %25"
+            "options are arguments, and '?', '#', '%' and control characters in a path are written %3F, %23, %25 and so on"
         )
-    return open_sqlite(unquote(parts.path[1:]), **options)
+    return open_sqlite(unquote(found[1], errors="surrogateescape"), **options)
 
 
 _SCHEMES: dict[str, Callable[..., AbstractAsyncContextManager[Store]]] = {

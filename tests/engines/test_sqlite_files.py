@@ -49,7 +49,35 @@ async def test_a_store_is_opened_by_url(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path) == ["a b?.db"]
 
 
-@pytest.mark.parametrize("url", ["sqlite:", "sqlite://", "sqlite:///", "sqlite://host/a.db", "sqlite:///a.db?x=1"])
+async def test_a_url_names_the_very_file_that_is_written_in_it(tmp_path: Path) -> None:
+    names = {"%E9": b"\xe9", "é": "é".encode(), "%C3%A8": "è".encode(), "a%09b": b"a\tb", " [x]:@": b" [x]:@"}
+    for written, name in names.items():
+        async with open_store(f"sqlite:///{tmp_path}/{written}") as store, store.listen("channel"):
+            assert await store.queue("q").enqueue(name.hex()) == 1
+            assert os.fsencode(os.path.basename(store._engine.file.path)) == name  # type: ignore[attr-defined]
+            assert name in os.listdir(os.fsencode(tmp_path))
+            with closing(sqlite3.connect(tmp_path / os.fsdecode(name), isolation_level=None)) as connection:
+                connection.execute("begin immediate")
+                assert store.join(connection).enqueue_tx("q", 1) > 1
+    assert sorted(os.listdir(os.fsencode(tmp_path))) == sorted(names.values())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://host/a.db",
+        "sqlite:///a.db?x=1",
+        "sqlite:///a.db#x",
+        "sqlite:///a\tb.db",
+        "sqlite:////tmp/a.db\n",
+        "sqlite:///a\r.db",
+        "sqlite:///a\x7f.db",
+        "sqlite:///a\0.db",
+    ],
+)
 def test_a_url_that_names_no_file_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"sqlite:///relative\.db"):
         open_store(url)

@@ -34,6 +34,7 @@ class JoinedSqlite:
         self._channels: dict[str, None] = {}
         with self._as_ours():
             self._session = Session(connection, engine.file.prefix)
+            connection.text_factory = os.fsdecode
             [path] = [file for _, name, file in self._session.query("pragma database_list") if name == "main"]
         if not path or not os.path.samefile(path, engine.file.path):
             raise ValueError(
