@@ -167,7 +167,7 @@ def _from_sqlite_url(url: str, **options: Any) -> AbstractAsyncContextManager[St
     if found is None:
         raise ValueError(
             f"the URL of an SQLite store is 'sqlite:///relative.db' or 'sqlite:////absolute.db', not {shown(url)}; "
-            "options are arguments, and '?', '#', '%' and control characters in a path are written %3F, %23, %25 and so on"
+            "options are arguments, and '?', '#', '%' and control characters in a path are written as %3F and so on"
         )
     return open_sqlite(unquote(found[1], errors="surrogateescape"), **options)
 

@@ -5,6 +5,7 @@ Each is a generator of an op alone, with no clock: it yields a text and its para
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from .. import _ops as ops
@@ -98,7 +99,7 @@ def next_ready(
 
 def _queue_names(op: ops.QueueNames) -> Steps[list[str]]:
     rows = yield sql.QUEUE_NAMES, {}
-    return [name for (name,) in rows]
+    return sorted(name for (name,) in rows)  # here, since a file in UTF-16 has another order
 
 
 def get_offset(op: ops.GetOffset | ops.ReadFromConsumer) -> Steps[int]:
@@ -124,14 +125,14 @@ def _read_since(op: ops.ReadSince) -> Steps[list[StreamEvent]]:
 
 def _stream_names(op: ops.StreamNames) -> Steps[list[str]]:
     rows = yield sql.STREAM_NAMES, {}
-    return [name for (name,) in rows]
+    return sorted(name for (name,) in rows)
 
 
 def _schedules(op: ops.Schedules) -> Steps[list[ScheduleState]]:
     rows = yield sql.SCHEDULES, {}
     return [
         ScheduleState(Schedule(name, spec, queue, ScheduleOptions(priority, expires, max_attempts)), next_at)
-        for name, spec, queue, priority, expires, max_attempts, next_at in rows
+        for name, spec, queue, priority, expires, max_attempts, next_at in sorted(rows, key=itemgetter(0))
     ]
 
 

@@ -6,6 +6,7 @@ where a statement gives none. It does no I/O, reads no clock, and may be run aga
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import attrs
@@ -320,7 +321,7 @@ def _remove_schedule(op: ops.RemoveSchedule, now: float, ids: Sequence[int]) -> 
 def _due_schedules(op: ops.DueSchedules, now: float, ids: Sequence[int]) -> Steps[ops.Due]:
     due = yield sql.DUE_SCHEDULES, {"now": now}
     [(next_at,)] = yield sql.NEXT_SCHEDULE, {"now": now}
-    return ops.Due([ops.DueSchedule(*row) for row in due], next_at, now)
+    return ops.Due([ops.DueSchedule(*row) for row in sorted(due, key=itemgetter(1, 0))], next_at, now)
 
 
 def _fire(op: ops.Fire, now: float, ids: Sequence[int]) -> Steps[ops.Fired | None]:

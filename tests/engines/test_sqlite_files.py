@@ -15,6 +15,7 @@ import pytest
 from alkstore_trio import DatabaseError, open_sqlite, open_store
 from alkstore_trio._engines.sqlite import file
 from alkstore_trio.schema import script
+from alkstore_trio.testing import ManualClock, tick
 
 pytestmark = pytest.mark.anyio
 
@@ -169,6 +170,23 @@ async def test_a_file_may_be_shared_by_two_prefixes_and_an_application(tmp_path:
         assert await one.streams() == []
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("select count(*) from jobs").fetchone() == (0,)
+
+
+async def test_names_are_sorted_alike_in_a_file_whose_application_keeps_its_texts_otherwise(tmp_path: Path) -> None:
+    path, names, clock = tmp_path / "a.db", ["b", "ā", "豈", "😀", "a"], ManualClock()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma encoding = 'UTF-16'")
+        connection.execute("create table theirs(x)")
+    async with open_sqlite(path, clock=clock) as store:
+        for name in names:
+            await store.queue(name).enqueue(1)
+            await store.stream(name).publish(1)
+            await store.schedule(name, "@every 1s", "q", name)
+        assert await store.queues() == await store.streams() == sorted(names)
+        assert [state.schedule.name for state in await store.schedules()] == sorted(names)
+        clock.advance(1)
+        assert await tick(store) == len(names)
+        assert [job.payload for job in await store.queue("q").jobs()] == sorted(names)
 
 
 async def test_many_stores_may_make_one_file_at_once(tmp_path: Path) -> None:
