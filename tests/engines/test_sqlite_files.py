@@ -151,6 +151,19 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> No
         assert list(connection.iterdump()) == before
 
 
+@pytest.mark.parametrize("version", ["'abc'", "null", "0", "-1", "1.5", "x'00'", "1), (1"])
+async def test_a_table_of_the_schemas_name_that_is_somebody_elses_is_told_and_left_as_it_is(
+    tmp_path: Path, version: str
+) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("create table alkstore_schema(version)")
+        connection.execute(f"insert into alkstore_schema values ({version})")
+        before = list(connection.iterdump())
+        assert "not the store's" in await _failure(path)
+        assert list(connection.iterdump()) == before
+
+
 async def test_a_schema_that_somebody_else_has_made_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as connection:

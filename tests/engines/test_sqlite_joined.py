@@ -1,5 +1,6 @@
 """Effects in a transaction that the application holds on a connection of its own, and alone commits."""
 
+import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -99,6 +100,20 @@ async def test_a_connection_to_something_else_is_refused(store: Store, tmp_path:
         store.join(object())  # type: ignore[call-overload]  # which is what is tested
 
 
+async def test_a_file_that_was_moved_is_an_error_that_says_so(
+    store: Store, connection: sqlite3.Connection, path: str
+) -> None:
+    connection.execute("begin immediate")
+    os.rename(path, f"{path} moved")
+    try:
+        with pytest.raises(DatabaseError, match="moved") as caught:
+            store.join(connection)
+    finally:
+        os.rename(f"{path} moved", path)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    store.join(connection).enqueue_tx("q", 1)
+
+
 async def test_memory_has_nothing_to_join() -> None:
     async with open_memory() as store:
         with pytest.raises(RuntimeError, match="begin_tx"):
@@ -130,6 +145,27 @@ async def test_what_the_application_has_set_on_its_connection_leads_nobody_astra
     assert connection.text_factory is bytes
     assert connection.execute("select 'x'").fetchone() == {"row": (b"x",)}
     connection.execute("commit")
+
+
+@pytest.mark.parametrize("kind", ["integer", "real", "text"])
+async def test_a_connection_that_converts_what_the_store_keeps_is_refused_and_left_as_it_was(
+    store: Store, path: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setitem(sqlite3.converters, kind.upper(), lambda text: [text])
+    with closing(sqlite3.connect(path, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES)) as connection:
+        connection.execute("begin")
+        with pytest.raises(ValueError, match=f"detect_types.*{kind.upper()}"):
+            store.join(connection)
+        assert connection.in_transaction
+        assert connection.execute("select count(*) from sqlite_temp_master").fetchone() == (0,)
+        await store.queue("q").enqueue("nobody has the lock")
+    with closing(sqlite3.connect(path, isolation_level=None, detect_types=sqlite3.PARSE_COLNAMES)) as connection:
+        connection.execute("begin")
+        joined = store.join(connection)
+        job = joined.get_job_tx("q", joined.enqueue_tx("q", "job"))
+        assert job is not None
+        assert job.payload == "job"
+        connection.execute("commit")
 
 
 async def test_a_legacy_transaction_of_the_driver_is_joined_too(store: Store, path: str) -> None:

@@ -227,7 +227,7 @@ class File:
         if not session.query("select 1 from sqlite_master where type = 'table' and name = ?", (table,)):
             return 0
         rows = session.query(f"select version from {table}")
-        if len(rows) != 1:
+        if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 1:
             raise DatabaseError(f"{self.path!r}: the table {table!r} is not the store's: use another table_prefix")
         version: int = rows[0][0]
         if version > VERSION:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from ..._errors import DatabaseError
 from ..._ops import Op, Write
 from .. import sqlops
 from .file import Session, failure
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["JoinedSqlite"]
 
 A = TypeVar("A")
+
+_DECLARED = {"INTEGER", "REAL", "TEXT"}  # as the store's columns are
 
 
 class JoinedSqlite:
@@ -36,11 +39,16 @@ class JoinedSqlite:
             self._session = Session(connection, engine.file.prefix)
             connection.text_factory = os.fsdecode
             [path] = [file for _, name, file in self._session.query("pragma database_list") if name == "main"]
-        if not path or not os.path.samefile(path, engine.file.path):
+        try:
+            same = bool(path) and os.path.samefile(path, engine.file.path)
+        except OSError as error:
+            raise DatabaseError(f"{error.filename!r}: {error.strerror}; was it moved since it was opened?") from error
+        if not same:
             raise ValueError(
                 f"the connection is to {path or 'a database in memory'!r}, the store to {engine.file.path!r}"
             )
         self._check()
+        self._check_types()
 
     @property
     def engine(self) -> "SqliteEngine":
@@ -53,6 +61,26 @@ class JoinedSqlite:
                 "the connection has no open transaction to join: execute 'begin immediate' on it first (a driver's or "
                 "SQLAlchemy's own begin does so only with the first write)"
             )
+
+    def _check_types(self) -> None:
+        """Refuse a connection that would convert what it reads from the store's tables."""
+        if converted := sorted(_DECLARED & sqlite3.converters.keys()):
+            sqlite3.register_converter("alkstore_probe", lambda _: True)
+            with self._as_ours():
+                session = self._session
+                session.query("savepoint alkstore")
+                try:
+                    session.query("create temp table alkstore_probe(x alkstore_probe)")
+                    session.query("insert into temp.alkstore_probe values (0)")
+                    [(converts,)] = session.query("select x from temp.alkstore_probe")
+                finally:
+                    session.query("rollback to alkstore")
+                    session.query("release alkstore")
+            if converts:
+                raise ValueError(
+                    f"the connection has detect_types, and a converter is registered for {' and '.join(converted)}, "
+                    "which the store's columns are: join one without detect_types=PARSE_DECLTYPES"
+                )
 
     async def idle(self) -> None:
         with self._as_ours():
