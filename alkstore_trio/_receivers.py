@@ -54,6 +54,20 @@ class WakeReceiver(Receiver[Wake]):
     """The wakes of one channel since its block was entered."""
 
 
+class _FeedBell(Bell):
+    """A feeder's bell; a hub that is closing ends what it feeds, without a turn of the feeder's."""
+
+    __slots__ = ("_inbox",)
+
+    def __init__(self, inbox: Inbox[StreamEvent]) -> None:
+        super().__init__()
+        self._inbox = inbox
+
+    def close(self) -> None:
+        self._inbox.close()
+        self.ring()
+
+
 class EventReceiver(Receiver[StreamEvent]):
     """The events of one stream for one consumer: first what it has not saved, then what comes."""
 
@@ -62,7 +76,7 @@ class EventReceiver(Receiver[StreamEvent]):
         self._stream = stream
         self._consumer = consumer
         self._prefetch = prefetch
-        self._bell = Bell()  # rung by the stream's wakes, and when there is room for a page
+        self._bell = _FeedBell(inbox)  # rung by the stream's wakes, and when there is room for a page
 
     def receive_nowait(self) -> StreamEvent:
         """The next event. ``anyio.WouldBlock`` if there is none yet, `Closed` once closed and drained.
@@ -87,6 +101,8 @@ class EventReceiver(Receiver[StreamEvent]):
                 room_or_event = self._bell.arm()
                 room = self._prefetch - len(self._inbox)
                 events = await self._ask(ReadSince(self._stream, offset, room)) if room else []
+                if self._inbox.closed:
+                    return
                 if events:
                     offset = events[-1].offset
                     self._inbox.extend(events)

@@ -1189,6 +1189,13 @@ MUTANTS = [
         "test_a_re_read_that_failed_for_good_raises_from_the_receiver_and_never_out_of_the_block",
     ),
     Mutant(
+        "a store that closes leaves a subscriber's end to its feeder",
+        "_receivers.py",
+        "        self._inbox.close()\n        self.ring()\n",
+        "        self.ring()\n",
+        "conformance/test_memory.py::test_a_receiver_of_a_closed_store_is_closed_at_once",
+    ),
+    Mutant(
         "a listener's buffer is not bounded",
         "_receivers.py",
         "if len(self) < WAKE_BUFFER or channel == RECONNECTED:",

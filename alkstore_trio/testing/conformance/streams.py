@@ -492,6 +492,19 @@ async def test_a_commit_while_the_subscriber_reads_is_not_lost(
         assert await _receive(events, 1) == ["meanwhile"]
 
 
+async def test_a_receiver_of_a_closed_store_is_closed_at_once(store: Store) -> None:
+    stream = store.stream("s")
+    await stream.publish_many([1, 2])
+    async with stream.subscribe("c") as events:
+        assert (await events.receive()).payload == 1
+        await store.aclose()
+        assert events.receive_nowait().payload == 2
+        for _ in range(2):
+            with pytest.raises(Closed):
+                events.receive_nowait()
+            await checkpoint()
+
+
 async def test_an_idle_receiver_would_block(store: Store) -> None:
     async with store.stream("s").subscribe("consumer") as events:
         with pytest.raises(anyio.WouldBlock):
