@@ -45,8 +45,10 @@ def taken(began: float, claim: dict[str, Any], who: str = "p0-1 by hand") -> Cal
     return call(began, "claim", {"queue": "jobs"}, [claim], who=who)
 
 
-def settled(began: float, verb: str, claim: dict[str, Any], answer: bool = True) -> Call:
-    return call(began, verb, {"claim": claim}, answer)
+def settled(
+    began: float, verb: str, claim: dict[str, Any], answer: bool | None = True, outcome: Outcome = "returned"
+) -> Call:
+    return call(began, verb, {"claim": claim}, answer, outcome=outcome)
 
 
 def handled(began: float, claim: dict[str, Any], lasts: float = 0.5, outcome: Outcome = "returned") -> Call:
@@ -74,8 +76,19 @@ def clock_read(began: float, token: int, now: float, steps: int = 0) -> Call:
     return call(began, "read_clock", answer={"token": token, "now": now, "steps": steps})
 
 
-def jobs(*ids: int, queue: str = "jobs", uid: str = "a", created: float = 9.0) -> dict[str, list[dict[str, Any]]]:
-    return {queue: [{"id": each, "uid": uid, "created": created} for each in ids]}
+def unlocked(began: float, token: int, answer: bool = True) -> Call:
+    return call(began, "unlock", {"token": token}, answer)
+
+
+def jobs(*ids: int, queue: str = "jobs", uid: str = "a", state: str = "pending") -> dict[str, list[dict[str, Any]]]:
+    return {queue: [{"id": each, "uid": uid, "state": state, "created": 9.0} for each in ids]}
+
+
+def lively(*others: Call, without: str = "") -> list[Call]:
+    """What one who is not stuck does, but for one task, verb or schedule."""
+    calls = [call(200, "any", who=f"p0-1 {task}") for task in (*checker._BY_EACH, *checker._BY_SOMEBODY)]
+    calls += [locked(200, 1, 10.0), handled(200, {**_JOB, "queue": "fired", "uid": "often"})]
+    return [each for each in calls if without not in (each.who.partition(" ")[2], each.verb)] + list(others)
 
 
 SUBSCRIBED = call(5, "subscribed", answer={"subscription": "s", "consumer": "c"})
@@ -110,6 +123,15 @@ PLANTED = {
     ),
     "a job's handler returned": Planted(checker.lost_jobs, [enqueued(1), handled(2, _JOB)], None),
     "a job that was only seen is gone": Planted(checker.lost_jobs, [taken(2, _JOB)], "lost: job 1"),
+    "a job whose ack was refused is gone": Planted(
+        checker.lost_jobs, [enqueued(1), taken(2, _JOB), settled(3, "ack", _JOB, False)], "lost: job 1"
+    ),
+    "a job whose ack never ended": Planted(
+        checker.lost_jobs, [enqueued(1), taken(2, _JOB), settled(3, "ack", _JOB, None, "unknown")], None
+    ),
+    "a job of a batch whose acks were all refused is gone": Planted(
+        checker.lost_jobs, [enqueued(1), call(3, "ack_batch", {"claims": [_JOB]}, 0)], "lost: job 1"
+    ),
     "a job whose enqueueing never ended": Planted(
         checker.invented_jobs, [enqueued(1, outcome="unknown")], None, Left(jobs(1), [], {})
     ),
@@ -121,6 +143,13 @@ PLANTED = {
         checker.invented_jobs, [enqueued(1)], "more than once", Left(jobs(1, 2), [], {})
     ),
     "a job under another id": Planted(checker.invented_jobs, [enqueued(1)], "not as", Left(jobs(2), [], {})),
+    "a letter": Planted(checker.invented_jobs, [transacted(1)], None, Left(jobs(2, queue=_LETTERS, uid="t"), [], {})),
+    "a letter that nobody wrote": Planted(
+        checker.invented_jobs, [], "invented: job t", Left(jobs(2, queue=_LETTERS, uid="t"), [], {})
+    ),
+    "a letter that stands twice": Planted(
+        checker.invented_jobs, [transacted(1)], "more than once", Left(jobs(2, 3, queue=_LETTERS, uid="t"), [], {})
+    ),
     "half a batch": Planted(
         checker.half_enqueued,
         [call(1, "enqueue", {"queue": "jobs", "uids": ["a", "b"]}, outcome="unknown")],
@@ -131,6 +160,11 @@ PLANTED = {
     "a claim in a claim": Planted(checker.held_by_two, [taken(2, _JOB), taken(4, _TOO_SOON)], "held by two"),
     "a claim after a release": Planted(
         checker.held_by_two, [taken(2, _JOB), settled(3, "release", _JOB), taken(4, _TOO_SOON)], None
+    ),
+    "a claim after a release that was refused": Planted(
+        checker.held_by_two,
+        [taken(2, _JOB), settled(3, "release", _JOB, False), taken(4, _TOO_SOON)],
+        "held by two",
     ),
     "a claim before a release": Planted(
         checker.held_by_two, [taken(2, _JOB), taken(4, _TOO_SOON), settled(5, "release", _JOB)], "held by two"
@@ -183,7 +217,19 @@ PLANTED = {
     "an acked job that is claimed": Planted(
         checker.back_from_the_dead, [settled(3, "ack", _JOB), taken(4, _AGAIN)], "claimed by"
     ),
-    "two acks": Planted(checker.back_from_the_dead, [settled(3, "ack", _JOB), settled(4, "ack", _JOB)], "acked twice"),
+    "two acks": Planted(checker.back_from_the_dead, [settled(3, "ack", _JOB), settled(4, "ack", _JOB)], "ended twice"),
+    "a failed job": Planted(
+        checker.back_from_the_dead, [settled(3, "fail", _JOB)], None, Left(jobs(1, state="dead"), [], {})
+    ),
+    "a failed job that is left alive": Planted(
+        checker.back_from_the_dead, [settled(3, "fail", _JOB)], "left pending", Left(jobs(1), [], {})
+    ),
+    "a failed job that is claimed": Planted(
+        checker.back_from_the_dead, [settled(3, "fail", _JOB), taken(4, _AGAIN)], "claimed by"
+    ),
+    "an ack of a failed job": Planted(
+        checker.back_from_the_dead, [settled(3, "fail", _JOB), settled(4, "ack", _JOB)], "ended twice"
+    ),
     "a whole transaction": Planted(
         checker.half_committed,
         [transacted(1)],
@@ -280,11 +326,39 @@ PLANTED = {
         checker.locked_by_two,
         [
             locked(1, 1, 10.0),
-            call(2, "unlock", {"token": 1}, True),
+            unlocked(2, 1),
             locked(3, 2, 10.5),
             clock_read(4, 2, 10.6),
         ],
         None,
+    ),
+    "a lock after an unlock that was refused": Planted(
+        checker.locked_by_two,
+        [locked(1, 1, 10.0), unlocked(2, 1, False), locked(3, 2, 10.5), clock_read(4, 2, 10.6)],
+        "locked by two",
+    ),
+    "a lock for two at once": Planted(
+        checker.locked_by_two,
+        [locked(1, 1, 10.0), clock_read(2, 1, 10.1), locked(1.2, 2, 10.0), clock_read(2, 2, 10.1)],
+        "locked by two",
+    ),
+    "a lock for two at once, by one token": Planted(
+        checker.locked_by_two, [locked(1, 1, 10.0), locked(1.2, 1, 10.0)], "fencing"
+    ),
+    "a lock for the second of two at once, after the first's unlock": Planted(
+        checker.locked_by_two,
+        [locked(1, 2, 10.1), locked(1.2, 1, 10.0), unlocked(1.3, 1), clock_read(2, 2, 10.2)],
+        None,
+    ),
+    "a renewal while another takes the lock": Planted(
+        checker.locked_by_two,
+        [
+            locked(1, 1, 10.0),
+            call(3, "renew", {"token": 1, "steps": 0, "now": 10.9}, True),
+            locked(3.2, 2, 10.9),
+            clock_read(4, 2, 11.3),
+        ],
+        "locked by two",
     ),
     "a lock that was renewed": Planted(
         checker.locked_by_two,
@@ -320,7 +394,16 @@ PLANTED = {
         "1 times",
         Left({"fired": [{"id": 1, "uid": "often", "created": 101.5}]}, [], {}),
     ),
-    "somebody who has done nothing since": Planted(checker.stuck, [enqueued(200)], "stuck"),
+    "everybody goes on": Planted(checker.stuck, lively(), None),
+    "somebody who has done nothing since": Planted(checker.stuck, lively(without="copier"), "stuck: copier of p0"),
+    "a delivery that nobody makes": Planted(checker.stuck, lively(without="delivery"), "stuck: delivery"),
+    "a lock that nobody gets": Planted(
+        checker.stuck, lively(locked(200, None, 10.0), without="try_lock"), "stuck: nobody gets the lock"
+    ),
+    "a schedule that does not fire": Planted(checker.stuck, lively(without="handle"), "stuck: the schedule 'often'"),
+    "a job that waits": Planted(checker.stuck, lively(enqueued(1)), "stuck: job 1 is pending", Left(jobs(1), [], {})),
+    "a job that waits since the calm": Planted(checker.stuck, lively(enqueued(150)), None, Left(jobs(1), [], {})),
+    "a job that died": Planted(checker.stuck, lively(enqueued(1)), None, Left(jobs(1, state="dead"), [], {})),
 }
 
 

@@ -22,13 +22,14 @@ _CATCH_UP = 64  # boundaries of a schedule that one tick makes up for
 _SETTLED = ("ack", "retry", "release", "fail", "ack_batch")
 _BY_EACH = ("enqueue", "by hand", "worker", "publisher", "transaction", "copier", "subscriber", "locker")
 _BY_SOMEBODY = ("delivery", "worker of fires")
+_LETTERS = "__alkstore_outbox:letters"
 
 
 @attrs.frozen
 class Left:
     """What stands in the store when all is over."""
 
-    jobs: dict[str, list[dict[str, Any]]]  # by queue: each with its id, uid, and when it was created
+    jobs: dict[str, list[dict[str, Any]]]  # by queue: each with its id, uid, state, and when it was created
     events: list[tuple[int, Any]]  # offset and uid
     saved: dict[str, int]  # by consumer
 
@@ -111,7 +112,7 @@ class History:
         """By claim, what may have settled it, in time."""
         settlements: dict[tuple[int, float], list[Call]] = defaultdict(list)
         for call in self.of(*_SETTLED):
-            if call.may_stand:
+            if _perhaps_landed(call):
                 for claim in _claims_of(call):
                     settlements[claim["id"], claim["start"]].append(call)
         return settlements
@@ -132,6 +133,11 @@ def _landed(call: Call) -> bool:
     return call.answer is True
 
 
+def _perhaps_landed(call: Call) -> bool:
+    """Whether it has done something, or perhaps: what was refused has not."""
+    return call.may_stand and call.answer not in (False, 0)
+
+
 # Jobs
 
 
@@ -142,7 +148,7 @@ def lost_jobs(history: History) -> Iterator[str]:
     left = {job["id"] for jobs in history.left.jobs.values() for job in jobs}
     gone: set[int] = set()
     for call in history.of("ack", "ack_batch", "handle"):
-        if call.outcome == "returned" or (call.may_stand and call.verb != "handle"):
+        if call.outcome == "returned" if call.verb == "handle" else _perhaps_landed(call):
             gone.update(claim["id"] for claim in _claims_of(call))
     for job, who in (seen | promised).items():
         if job not in left and job not in gone:
@@ -151,14 +157,15 @@ def lost_jobs(history: History) -> Iterator[str]:
 
 def invented_jobs(history: History) -> Iterator[str]:
     """What is seen was asked for, once, and goes by the id that was returned."""
-    expected: dict[str, dict[Any, set[int] | None]] = {"jobs": {}, "by hand": {}}
+    expected: dict[str, dict[Any, set[int] | None]] = {"jobs": {}, "by hand": {}, _LETTERS: {}}
     for call in history.of("enqueue"):
         for n, uid in enumerate(call.asked["uids"]):
             if call.may_stand:
                 expected[call.asked["queue"]][uid] = {call.answer[n]} if call.outcome == "returned" else None
     for call in history.of("transact"):
         if call.may_stand:
-            expected["jobs"][call.asked["uid"]] = {call.answer["job"]} if call.outcome == "returned" else None
+            for queue, kind in (("jobs", "job"), (_LETTERS, "letter")):
+                expected[queue][call.asked["uid"]] = {call.answer[kind]} if call.outcome == "returned" else None
     for queue, uids in expected.items():
         for uid, ids in history.ids.get(queue, {}).items():
             if uid not in uids:
@@ -224,22 +231,22 @@ def settled_by_a_stale_claim(history: History) -> Iterator[str]:
 
 
 def back_from_the_dead(history: History) -> Iterator[str]:
-    """What was acked is gone for good, and was acked once."""
-    left = {job["id"] for jobs in history.left.jobs.values() for job in jobs}
-    acked: dict[int, Call] = {}
-    for call in history.of("ack", "ack_batch"):
+    """What was acked is gone for good, what was failed stays dead, and either was done once."""
+    states = {job["id"]: job["state"] for jobs in history.left.jobs.values() for job in jobs}
+    ended: dict[int, Call] = {}
+    for call in history.of("ack", "ack_batch", "fail"):
         if not _landed(call):
             continue
         for claim in _claims_of(call):
             job = claim["id"]
-            if job in acked:
-                yield f"acked twice: job {job}, by {acked[job].who} and {call.who}"
-            acked[job] = call
-            if job in left:
-                yield f"back from the dead: job {job}, acked by {call.who}"
+            if job in ended:
+                yield f"ended twice: job {job}, {ended[job].verb} of {ended[job].who} and {call.verb} of {call.who}"
+            ended[job] = call
+            if job in states and (call.verb != "fail" or states[job] != "dead"):
+                yield f"back from the dead: job {job}, {call.verb} of {call.who}, left {states[job]}"
             for other in history.claims[job]:
                 if not other.by_worker and other.call.began > call.ended:
-                    yield f"back from the dead: job {job}, acked by {call.who}, claimed by {other.call.who}"
+                    yield f"back from the dead: job {job}, {call.verb} of {call.who}, claimed by {other.call.who}"
 
 
 # Transactions and streams
@@ -248,7 +255,7 @@ def back_from_the_dead(history: History) -> Iterator[str]:
 def half_committed(history: History) -> Iterator[str]:
     """All that a transaction did stands, or nothing."""
     events = {uid for _, uid in history.left.events}
-    jobs, letters = history.ids.get("jobs", {}), history.ids.get("__alkstore_outbox:letters", {})
+    jobs, letters = history.ids.get("jobs", {}), history.ids.get(_LETTERS, {})
     for call in history.of("transact", "discard"):
         uid = call.asked["uid"]
         stands = [uid in events, uid in jobs, uid in letters]
@@ -349,7 +356,7 @@ def skipped_by_a_subscriber(history: History) -> Iterator[str]:
 
 def locked_by_two(history: History) -> Iterator[str]:
     """A hold lasts until it lapses or is released; tokens grow; an old hold can do nothing more."""
-    holds = [call for call in history.of("try_lock") if call.answer is not None]
+    holds = sorted((call for call in history.of("try_lock") if call.answer is not None), key=lambda hold: hold.answer)
     doings: dict[int, list[Call]] = defaultdict(list)
     for call in history.of("renew", "unlock"):
         doings[call.asked["token"]].append(call)
@@ -357,15 +364,15 @@ def locked_by_two(history: History) -> Iterator[str]:
     for call in history.of("read_clock"):
         clocks.setdefault(call.answer["token"], call.answer)
     for first, second in combinations(holds, 2):
-        if first.ended >= second.began:
+        if second.answer == first.answer or second.ended < first.began:
+            yield f"fencing: {first.who} got {first.answer} and {second.who} {second.answer}, not in that order"
             continue
-        if second.answer <= first.answer:
-            yield f"fencing: {second.who} got {second.answer} after {first.who} had got {first.answer}"
         for doing in doings[first.answer]:
             if doing.answer is True and doing.began > second.ended:
                 yield f"locked by two: {doing.verb} of {first.who} after {second.who} had got the lock"
         if any(
-            doing.verb == "unlock" and doing.may_stand and doing.began < second.ended for doing in doings[first.answer]
+            doing.verb == "unlock" and _perhaps_landed(doing) and doing.began < second.ended
+            for doing in doings[first.answer]
         ):
             continue
         then = clocks.get(second.answer)
@@ -376,7 +383,7 @@ def locked_by_two(history: History) -> Iterator[str]:
             *(doing for doing in doings[first.answer] if doing.verb == "renew" and doing.answer is True),
         ]:
             steady = until.asked["steps"] == then["steps"]
-            if steady and until.ended < second.began and then["now"] < until.asked["now"] + history.lease - _ROUNDED:
+            if steady and then["now"] < until.asked["now"] + history.lease - _ROUNDED:
                 yield f"locked by two: {second.who} got the lock while {first.who} held it"
 
 
@@ -415,6 +422,15 @@ def stuck(history: History) -> Iterator[str]:
     for task in _BY_SOMEBODY:
         if not any(task in tasks for tasks in doing.values()):
             yield f"stuck: {task}"
+    if not any(call.answer for call in history.of("try_lock") if call.began > history.calm):
+        yield "stuck: nobody gets the lock any more"
+    fired = {call.asked["claim"]["uid"] for call in history.of("handle") if call.began > history.calm}
+    for name in history.boundaries.keys() - fired:
+        yield f"stuck: the schedule {name!r} no longer fires"
+    waiting = {job for call in history.of("enqueue") if call.ended < history.calm for job in call.answer or ()}
+    for job in history.left.jobs.get("jobs", ()):
+        if job["id"] in waiting and job["state"] != "dead":
+            yield f"stuck: job {job['id']} is {job['state']}"
 
 
 CHECKS: tuple[Callable[[History], Iterable[str]], ...] = (

@@ -61,7 +61,8 @@ async def _left(store: Store) -> Left:
     jobs: dict[str, list[dict[str, Any]]] = {}
     for backlog in backlogs:
         for job in await all_jobs(backlog):
-            jobs.setdefault(job.queue, []).append({"id": job.id, "uid": job.payload, "created": job.created_at})
+            row = {"id": job.id, "uid": job.payload, "state": job.state.value, "created": job.created_at}
+            jobs.setdefault(job.queue, []).append(row)
     stream = store.stream("events")
     events = [(event.offset, event.payload) for event in await stream.read_since(0, 10_000_000)]
     return Left(jobs, events, dict((await stream.statistics()).consumers))
