@@ -167,8 +167,10 @@ _STATEMENTS = {
         "_deadline: _ENDS_LATER.format(seconds)",  # called with constants, when the module is imported
         "_lane_of_pending: run_at, attempts",
         "CLAIM: _CLAIM.format(behind='', enough='')",
-        "CLAIM_BEHIND: _CLAIM.format(behind=' and (~priority, run_at, id) >= (:last_rank, :last_run_at, :last_id)', "
-        "enough=' and (select count(*) from picked) = :n')",
+        (
+            "CLAIM_BEHIND: _CLAIM.format(behind=' and (~priority, run_at, id) >= (:last_rank, :last_run_at, :last_id)',"
+            " enough=' and (select count(*) from picked) = :n')"
+        ),
         "RELEASE: _RELEASE.format(claimed=_BY_ONE)",
         "RELEASE_TOGETHER: _RELEASE.format(claimed=_BY_EACH)",
         "HEARTBEAT: _HEARTBEAT.format(claimed=_BY_ONE)",
