@@ -198,12 +198,11 @@ class Tx(_Effects):
     async def execute(self, sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement of the caller's own in the same transaction. Returns the rows that it gives.
 
-        What it sets for its session on Postgres ends with the transaction; what a pragma, an ``attach`` or a temporary
-        table changes in SQLite's connection stays. ``RuntimeError`` on the memory engine.
-        ``ValueError`` for what would end the transaction, for what the driver refuses, and for several statements at
-        once; the transaction goes on as it was, but on Postgres after several statements, or a ``COPY`` from or to the
-        client, which the server has then seen: it can only be rolled back. So it is after a statement that fails at the
-        database, which is a `DatabaseError`.
+        What it sets for its session, a pragma's doing too, ends with the transaction. ``RuntimeError`` on the memory
+        engine. ``ValueError`` for what would end the transaction, for what the driver refuses, and for several
+        statements at once; the transaction goes on as it was, but on Postgres after several statements, or a ``COPY``
+        from or to the client, which the server has then seen: it can only be rolled back. So it is after a statement
+        that fails at the database, which is a `DatabaseError`.
         """
         if not isinstance(sql, str):
             raise TypeError(f"a statement must be a str, not {type(sql).__name__}")

@@ -6,7 +6,7 @@ transaction as either reads it is refused by both.
 
 import re
 
-__all__ = ["checked_statement"]
+__all__ = ["checked_statement", "outlasts"]
 
 # What is skipped between comments, and what a comment's depth changes at: as Postgres reads it, then as SQLite does.
 _READINGS = (
@@ -16,6 +16,8 @@ _READINGS = (
 _WORD = re.compile(r"\w*")
 _ENDING = {"abort", "begin", "commit", "end", "release", "rollback", "savepoint"}
 _ENDING_WITH_TRANSACTION = {"prepare", "start"}
+_OUTLASTING = {"attach", "detach", "pragma"}
+_TEMPORARY = {"temp", "temporary"}
 
 
 def checked_statement(sql: str) -> str:
@@ -25,6 +27,12 @@ def checked_statement(sql: str) -> str:
         if first in _ENDING or (first in _ENDING_WITH_TRANSACTION and _word(sql, end, blank, edge)[0] == "transaction"):
             raise ValueError("a transaction is ended by its own methods, not by a statement")
     return sql
+
+
+def outlasts(sql: str) -> bool:
+    """Whether a statement may change SQLite's connection for longer than its transaction."""
+    first, end = _word(sql, 0, *_READINGS[1])
+    return first in _OUTLASTING or (first == "create" and _word(sql, end, *_READINGS[1])[0] in _TEMPORARY)
 
 
 def _word(sql: str, at: int, blank: re.Pattern[str], edge: re.Pattern[str]) -> tuple[str, int]:

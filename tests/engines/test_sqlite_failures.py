@@ -354,6 +354,34 @@ async def test_a_statement_that_is_refused_leaves_the_transaction_usable(
         assert [job.payload for job in await store.queue("q").jobs()] == [1, 2]
 
 
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+@pytest.mark.parametrize(
+    ("changes", "shows", "as_it_was"),
+    [
+        ("pragma recursive_triggers = on", "pragma recursive_triggers", [(0,)]),
+        ("/* so */ PRAGMA locking_mode = exclusive", "pragma locking_mode", [("normal",)]),
+        ("create temp table jobs(x)", "select name from sqlite_temp_schema", []),
+        ("attach ':memory:' as mine", "select name from pragma_database_list where name = 'mine'", []),
+    ],
+)
+async def test_what_a_caller_changes_in_the_connection_ends_with_his_transaction(
+    tmp_path: Path, changes: str, shows: str, as_it_was: list[Any], ends: str
+) -> None:
+    async with _opened(tmp_path / "a.db") as (store, _):
+        async with store.begin_tx() as tx:
+            await tx.enqueue_tx("q", "first")
+            await tx.execute(changes)
+            if ends == "commit":
+                await tx.commit()
+        await store.queue("q").enqueue("second")
+        with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None, timeout=0)) as other:
+            other.execute("begin immediate")
+        async with store.begin_tx() as tx:
+            assert await tx.execute(shows) == as_it_was
+        kept = [job.payload for job in await store.queue("q").jobs()]
+        assert kept == (["first", "second"] if ends == "commit" else ["second"])
+
+
 async def test_a_transaction_that_ended_while_another_task_was_taking_the_writer_lets_go_of_it(tmp_path: Path) -> None:
     async with _opened(tmp_path / "a.db") as (store, _), anyio.create_task_group() as tasks:
         with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other:

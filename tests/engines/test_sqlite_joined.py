@@ -147,27 +147,6 @@ async def test_what_the_application_has_set_on_its_connection_leads_nobody_astra
     connection.execute("commit")
 
 
-@pytest.mark.parametrize("kind", ["integer", "real", "text"])
-async def test_a_connection_that_converts_what_the_store_keeps_is_refused_and_left_as_it_was(
-    store: Store, path: str, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setitem(sqlite3.converters, kind.upper(), lambda text: [text])
-    with closing(sqlite3.connect(path, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES)) as connection:
-        connection.execute("begin")
-        with pytest.raises(ValueError, match=f"detect_types.*{kind.upper()}"):
-            store.join(connection)
-        assert connection.in_transaction
-        assert connection.execute("select count(*) from sqlite_temp_master").fetchone() == (0,)
-        await store.queue("q").enqueue("nobody has the lock")
-    with closing(sqlite3.connect(path, isolation_level=None, detect_types=sqlite3.PARSE_COLNAMES)) as connection:
-        connection.execute("begin")
-        joined = store.join(connection)
-        job = joined.get_job_tx("q", joined.enqueue_tx("q", "job"))
-        assert job is not None
-        assert job.payload == "job"
-        connection.execute("commit")
-
-
 async def test_a_legacy_transaction_of_the_driver_is_joined_too(store: Store, path: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("create table app(name text)")

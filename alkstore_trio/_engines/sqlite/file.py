@@ -81,10 +81,11 @@ def failure(error: sqlite3.Error, path: str) -> DatabaseError:
 class Session:
     """A connection of ours and how statements run on it; used by one thread at a time."""
 
-    __slots__ = ("_cursor", "_prefix", "_texts", "connection")
+    __slots__ = ("_cursor", "_prefix", "_texts", "changed", "connection")
 
     def __init__(self, connection: sqlite3.Connection, prefix: str) -> None:
         self.connection: sqlite3.Connection = connection
+        self.changed = False  #: whether a statement of the application's may have left it other than it was
         self._cursor = connection.cursor()
         self._cursor.row_factory = None
         self._prefix = prefix

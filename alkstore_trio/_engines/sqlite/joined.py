@@ -21,8 +21,6 @@ __all__ = ["JoinedSqlite"]
 
 A = TypeVar("A")
 
-_DECLARED = {"INTEGER", "REAL", "TEXT"}  # as the store's columns are
-
 
 class JoinedSqlite:
     """An application's transaction; see `JoinedUnit`. It never awaits, and runs in the connection's thread."""
@@ -48,7 +46,6 @@ class JoinedSqlite:
                 f"the connection is to {path or 'a database in memory'!r}, the store to {engine.file.path!r}"
             )
         self._check()
-        self._check_types()
 
     @property
     def engine(self) -> "SqliteEngine":
@@ -61,26 +58,6 @@ class JoinedSqlite:
                 "the connection has no open transaction to join: execute 'begin immediate' on it first (a driver's or "
                 "SQLAlchemy's own begin does so only with the first write)"
             )
-
-    def _check_types(self) -> None:
-        """Refuse a connection that would convert what it reads from the store's tables."""
-        if converted := sorted(_DECLARED & sqlite3.converters.keys()):
-            sqlite3.register_converter("alkstore_probe", lambda _: True)
-            with self._as_ours():
-                session = self._session
-                session.query("savepoint alkstore")
-                try:
-                    session.query("create temp table alkstore_probe(x alkstore_probe)")
-                    session.query("insert into temp.alkstore_probe values (0)")
-                    [(converts,)] = session.query("select x from temp.alkstore_probe")
-                finally:
-                    session.query("rollback to alkstore")
-                    session.query("release alkstore")
-            if converts:
-                raise ValueError(
-                    f"the connection has detect_types, and a converter is registered for {' and '.join(converted)}, "
-                    "which the store's columns are: join one without detect_types=PARSE_DECLTYPES"
-                )
 
     async def idle(self) -> None:
         with self._as_ours():

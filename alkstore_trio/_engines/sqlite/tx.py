@@ -16,7 +16,7 @@ from ..._errors import DatabaseError
 from ..._loop import TaskRef
 from ..._ops import Op
 from .. import sqlops
-from ..execute import checked_statement
+from ..execute import checked_statement, outlasts
 from ..overlay import Effect, Staged, View, effects
 from .file import Session
 from .ids import BLOCK, Pool
@@ -205,8 +205,10 @@ def _replayed(record: Sequence[Effect], work: Work) -> Work:
 
 def _executing(sql: str, params: Sequence[Any] | Mapping[str, Any]) -> Work:
     """A statement of the caller's own; what does not even reach the database is a ``ValueError``."""
+    changes = outlasts(sql)
 
     def work(session: Session) -> list[tuple[Any, ...]]:
+        session.changed = session.changed or changes
         try:
             return session.query(sql, params)
         except (sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.Warning) as error:

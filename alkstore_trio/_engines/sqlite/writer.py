@@ -111,7 +111,7 @@ class Writer:
     def _leave(self) -> None:
         session = self._session
         try:
-            if self.unused and not self._broken:
+            if self.unused and not self._broken and not session.changed:
                 session.begin()
                 for ids in reversed(self.unused):
                     session.run(give_back(ids))
@@ -160,7 +160,7 @@ class Writer:
                 self._waiting.clear()
                 return False
             try:
-                if self._broken:
+                if self._broken or self._session.changed:
                     self._session.close()
                     self._session = self._file.connect()
                     self._broken = False
