@@ -80,6 +80,10 @@ def unlocked(began: float, token: int, answer: bool = True) -> Call:
     return call(began, "unlock", {"token": token}, answer)
 
 
+def failed(task: str, *, passes: bool = True) -> Call:
+    return call(1, "failed", answer={"error": "DatabaseError('away')", "passes": passes}, who=f"p0-1 {task}")
+
+
 def jobs(*ids: int, queue: str = "jobs", uid: str = "a", state: str = "pending") -> dict[str, list[dict[str, Any]]]:
     return {queue: [{"id": each, "uid": uid, "state": state, "created": 9.0} for each in ids]}
 
@@ -394,6 +398,15 @@ PLANTED = {
         "1 times",
         Left({"fired": [{"id": 1, "uid": "often", "created": 101.5}]}, [], {}),
     ),
+    "a verb that failed, for now": Planted(checker.failed_otherwise, [failed("publisher")], None),
+    "a verb that failed for good": Planted(
+        checker.failed_otherwise,
+        [failed("publisher", passes=False)],
+        "failed otherwise: p0-1 publisher, as if for good",
+    ),
+    "a worker that a failure ended": Planted(
+        checker.failed_otherwise, [failed("worker of fires")], "failed otherwise: p0-1 worker of fires was ended"
+    ),
     "everybody goes on": Planted(checker.stuck, lively(), None),
     "somebody who has done nothing since": Planted(checker.stuck, lively(without="copier"), "stuck: copier of p0"),
     "a delivery that nobody makes": Planted(checker.stuck, lively(without="delivery"), "stuck: delivery"),
@@ -448,15 +461,19 @@ def test_a_call_is_recorded_with_what_came_of_it(recorder: Recorder, tmp_path: P
     with pytest.raises(CommitUnknown), recorder.call("t", "cannot tell"):
         raise CommitUnknown("away")
     recorder.note("t", "seen", {"offset": 1})
+    recorder.failure("t", DatabaseError("away"))
+    recorder.failure("t", CommitUnknown("away"))
     unending = recorder.call("t", "never ends")
     unending.__enter__()
-    returns, raises, cannot_tell, seen, never_ends = load(tmp_path)
+    returns, raises, cannot_tell, seen, for_good, passing, never_ends = load(tmp_path)
     assert (returns.who, returns.verb, returns.asked) == ("p0-1 t", "returns", {"number": 1})
     assert (returns.outcome, returns.answer) == ("returned", [1])
     assert returns.began <= returns.ended <= raises.began
     assert (raises.outcome, raises.may_stand) == ("nothing", False)
     assert (cannot_tell.outcome, cannot_tell.may_stand) == ("unknown", True)
     assert (seen.outcome, seen.answer, seen.ended) == ("returned", {"offset": 1}, seen.began)
+    assert (for_good.verb, for_good.answer["passes"], passing.answer["passes"]) == ("failed", False, True)
+    assert "DatabaseError('away')" in for_good.answer["error"]
     assert (never_ends.outcome, never_ends.ended) == ("unknown", math.inf)
 
 

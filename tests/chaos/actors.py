@@ -6,7 +6,7 @@ what matters is what stands in the end. Nothing here judges.
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -64,7 +64,7 @@ class Actor:
                 await verb(self)
                 await anyio.sleep(self.chance.expovariate(1 / _PAUSE))
             except DatabaseError as error:
-                self.record.note(task, "failed", repr(error))
+                self.record.failure(task, error)
                 await anyio.sleep(_AGAIN)
 
     def unique(self) -> str:
@@ -263,6 +263,14 @@ def _end_with_the_run() -> None:
     os._exit(0)
 
 
+def _leaves(group: BaseExceptionGroup[DatabaseError]) -> Iterator[DatabaseError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
 async def _process(engine: str, where: str, folder: Path, name: str, stable: str, seed: str) -> None:
     world = World(folder / "world", decides=engine == "sqlite")
     world.meddle()
@@ -276,7 +284,8 @@ async def _process(engine: str, where: str, folder: Path, name: str, stable: str
             ) as store:
                 await Actor(store, record, world, name, stable, Random(seed)).act()
         except* DatabaseError as group:  # it could not be opened
-            record.note("opening", "failed", repr(group))
+            for error in _leaves(group):
+                record.failure("opening", error)
         await anyio.sleep(_AGAIN)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a history: lost, invented, held by two, fired twice, out of order, skipped, stuck.
+"""What is wrong with a history: lost, invented, held by two, fired twice, out of order, skipped, failed, stuck.
 
 Every check is a function of the history alone. A verb that returned has done its work; one that raised, `CommitUnknown`
 aside, has done nothing; of one without an end either may be true, but nothing in between.
@@ -22,6 +22,7 @@ _CATCH_UP = 64  # boundaries of a schedule that one tick makes up for
 _SETTLED = ("ack", "retry", "release", "fail", "ack_batch")
 _BY_EACH = ("enqueue", "by hand", "worker", "publisher", "transaction", "copier", "subscriber", "locker")
 _BY_SOMEBODY = ("delivery", "worker of fires")
+_HOSTED = ("worker", "worker of fires", "delivery", "runner")  # whom no failure ends that passes
 _LETTERS = "__alkstore_outbox:letters"
 
 
@@ -405,6 +406,19 @@ def fired_otherwise(history: History) -> Iterator[str]:
             next_at += interval * passed[times == wanted[1]]
 
 
+# Failures
+
+
+def failed_otherwise(history: History) -> Iterator[str]:
+    """What fails says that it passes, and ends nobody who is hosted."""
+    for call in history.of("failed"):
+        error = call.answer["error"]
+        if not call.answer["passes"]:
+            yield f"failed otherwise: {call.who}, as if for good, by {error}"
+        elif call.who.partition(" ")[2] in _HOSTED:
+            yield f"failed otherwise: {call.who} was ended by {error}"
+
+
 # Life
 
 
@@ -447,6 +461,7 @@ CHECKS: tuple[Callable[[History], Iterable[str]], ...] = (
     skipped_by_a_subscriber,
     locked_by_two,
     fired_otherwise,
+    failed_otherwise,
     stuck,
 )
 

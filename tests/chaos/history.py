@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import attrs
 
-from alkstore_trio import CommitUnknown
+from alkstore_trio import CommitUnknown, DatabaseError
+from alkstore_trio._waiting import passes
 
 __all__ = ["Call", "Outcome", "Recorder", "load"]
 
@@ -74,6 +75,10 @@ class Recorder:
     def note(self, task: str, verb: str, answer: Any) -> None:
         """Record what was seen at one instant."""
         self._write(n=next(self._numbers), who=f"{self.name} {task}", verb=verb, outcome="returned", answer=answer)
+
+    def failure(self, task: str, error: DatabaseError) -> None:
+        """Record that a task has failed, and whether its error says that this passes."""
+        self.note(task, "failed", {"error": f"{error!r} from {error.__cause__!r}", "passes": passes(error)})
 
     def _write(self, **fields: Any) -> None:
         os.write(self._file, json.dumps({"at": time.monotonic(), **fields}).encode() + b"\n")
