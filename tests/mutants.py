@@ -2052,6 +2052,13 @@ MUTANTS = [
     ),
     # Postgres
     Mutant(
+        "Postgres asks the server's clock anew for each value of a statement",
+        "_engines/postgres/statements.py",
+        '_NOW = "(select now from t)"\n',
+        '_NOW = "coalesce(:clock, extract(epoch from clock_timestamp())::float8)"\n',
+        "engines/test_postgres_processes.py::test_without_a_clock_of_its_own_an_operation_has_one_instant_all_the_same",
+    ),
+    Mutant(
         "Postgres claims what another claim holds at this moment",
         "_engines/postgres/statements.py",
         " order by ~priority, run_at, id\n limit :n\n for update skip locked\n",

@@ -194,6 +194,22 @@ async def test_without_a_clock_of_its_own_a_store_never_asks_the_host(
     assert asked == []
 
 
+@pytest.mark.anyio
+async def test_without_a_clock_of_its_own_an_operation_has_one_instant_all_the_same(place: Place) -> None:
+    many = 200
+    async with place.open() as store:
+        queue = store.queue("jobs")
+        await queue.enqueue_many(range(many), delay=60, expires=90)
+        jobs = await queue.jobs(limit=many)
+        assert len(jobs) == many
+        assert len({(job.created_at, job.run_at, job.expires_at) for job in jobs}) == 1
+        ready = store.queue("ready")
+        await ready.enqueue_many(range(many))
+        handles = await ready.claim_batch("worker", many)
+        assert len(handles) == many
+        assert len({handle.job.claim_expires_at for handle in handles}) == 1
+
+
 # Locks
 
 

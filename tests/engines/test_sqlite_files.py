@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -314,3 +315,20 @@ async def test_use_after_a_fork_is_refused(tmp_path: Path, monkeypatch: pytest.M
             with pytest.raises(RuntimeError, match="fork"):
                 store.queue("q")
         await store.queue("q").enqueue(1)
+
+
+async def test_a_store_without_a_clock_reads_the_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    before = time.time()
+    async with open_sqlite(path) as store:
+        await store.queue("q").enqueue("alone")
+        async with store.transaction() as tx:
+            await tx.enqueue_tx("q", "in a transaction")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("begin immediate")
+            store.join(connection).enqueue_tx("q", "joined")
+            connection.execute("commit")
+        after = time.time()
+        jobs = await store.queue("q").jobs()
+    assert [job.payload for job in jobs] == ["alone", "in a transaction", "joined"]
+    assert all(before <= job.created_at <= after for job in jobs)
