@@ -493,10 +493,15 @@ async def test_a_newer_database_is_refused_with_all_that_is_in_it_as_it_was(
 
 
 async def test_an_upgrade_waits_for_a_transaction_in_its_way_and_gives_up_in_time(
-    engine: str, today: Database, released: Callable[..., None]
+    engine: str, today: Database, released: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience: dict[str, Any] = {"busy_timeout" if engine == "sqlite" else "lock_timeout": 0.1}
     upgraded = anyio.Event()
+    prepare, attempts = File.prepare, []
+
+    def counted(self: File, session: Session) -> None:
+        attempts.append(session)
+        prepare(self, session)
 
     async def upgrade() -> None:
         async with today.open():
@@ -512,8 +517,11 @@ async def test_an_upgrade_waits_for_a_transaction_in_its_way_and_gives_up_in_tim
                     pytest.fail("opened")
             assert caught.value.transient
             assert _version(today) == versions.VERSION - 1
+            monkeypatch.setattr(File, "prepare", counted)  # which `released` would have taken back
             tasks.start_soon(upgrade)
-            if engine == "postgres":
+            if engine == "sqlite":
+                await until(lambda: len(attempts) > 1)  # the first was in vain
+            else:
                 waiting = "select 1 from pg_locks where not granted and relation = '$jobs'::regclass"
                 await until(lambda: today.ask(re.sub("'\\$jobs'", "$'jobs'", waiting)))
             assert not upgraded.is_set()
