@@ -25,25 +25,32 @@ SOURCES = {
 _MODULES = {"code", "codeop", "ctypes", "dill", "marshal", "multiprocessing", "pickle", "pty", "runpy", "shelve"}
 _MODULES |= {"subprocess", "yaml"}
 _NAMES = {"__import__", "compile", "eval", "exec"}
-_OF_OS = re.compile(r"exec\w*|fork\w*|popen|posix_spawn\w*|spawn\w*|startfile|system")
+_OF = {  # by a module, which goes by no other name
+    "builtins": re.compile("|".join(_NAMES)),
+    "os": re.compile(r"exec\w*|fork\w*|popen|posix_spawn\w*|spawn\w*|startfile|system"),
+}
+_OF_ANYBODY = re.compile(r"import_module|(open|run)_process|(create_)?subprocess_(exec|shell)")
+
+
+def _runs(owner: str, name: str) -> bool:
+    return bool(_OF_ANYBODY.fullmatch(name) or (owner in _OF and _OF[owner].fullmatch(name)))
 
 
 def _dangers(tree: ast.AST) -> Iterator[str]:
     """What runs code, or another program."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in _MODULES)
+            for alias in node.names:
+                if alias.name.partition(".")[0] in _MODULES or (alias.asname and alias.name in _OF):
+                    yield alias.name
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
             if node.module.partition(".")[0] in _MODULES:
                 yield node.module
-            if node.module == "os":
-                yield from (f"os.{alias.name}" for alias in node.names if _OF_OS.fullmatch(alias.name))
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if _runs(node.module, alias.name))
         elif isinstance(node, ast.Name) and node.id in _NAMES:
             yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            owner, name = node.value.id, node.attr
-            if (owner == "os" and _OF_OS.fullmatch(name)) or (owner == "builtins" and name in _NAMES):
-                yield f"{owner}.{name}"
+        elif isinstance(node, ast.Attribute) and _runs(ast.unparse(node.value), node.attr):
+            yield ast.unparse(node)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -64,6 +71,16 @@ def test_no_module_runs_what_was_stored_or_another_program(source: str) -> None:
         "from os import execv",
         "os.posix_spawn('x', [], {})",
         "builtins.eval('1')",
+        "import os as o; o.system('x')",
+        "from builtins import eval as e",
+        "import importlib; importlib.import_module('x')",
+        "from importlib import import_module as load",
+        "anyio.run_process('x')",
+        "from anyio import open_process",
+        "trio.lowlevel.open_process('x')",
+        "asyncio.create_subprocess_exec('x')",
+        "from asyncio import create_subprocess_shell",
+        "loop.subprocess_exec(f, 'x')",
     ],
 )
 def test_such_a_module_would_be_found(text: str) -> None:
@@ -74,13 +91,40 @@ def test_such_a_module_would_be_found(text: str) -> None:
 
 
 _BUILDING = {"format", "format_map", "join", "replace", "sub", "substitute"}
+_CONSTANT = re.compile(r"_?[A-Z][A-Z_]*")
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """What is assigned to a name, and what it is, or is said to be."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.annotation
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            yield node.arg, node.annotation
+
+
+def _is_number(node: ast.AST) -> bool:
+    return all(
+        isinstance(part, ast.operator | ast.unaryop | ast.BinOp | ast.UnaryOp)
+        or (isinstance(part, ast.Constant) and isinstance(part.value, int | float))
+        for part in ast.walk(node)
+    )
+
+
+_ASSIGNED = [one for tree in SOURCES.values() for one in _assigned(tree) if _CONSTANT.fullmatch(one[0])]
+_NUMBERS = {name for name, value in _ASSIGNED if _is_number(value)} - {
+    name for name, value in _ASSIGNED if not _is_number(value)
+}
 
 
 class _Built(ast.NodeVisitor):
     """Finds texts that are put together, and of what; those of errors, logs and ``__repr__`` are no statements."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: set[str]) -> None:
         self.found: list[str] = []
+        self._texts = texts  # the names that are one
         self._where: list[str] = []
 
     def _in(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
@@ -112,9 +156,19 @@ class _Built(ast.NodeVisitor):
             self._found(*parts)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        if isinstance(node.op, ast.Add | ast.Mod) and any(map(_is_text, (node.left, node.right))):
+        if isinstance(node.op, ast.Add | ast.Mod) and any(map(self._is_text, (node.left, node.right))):
             self._found(node)
         self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.op, ast.Add | ast.Mod) and any(map(self._is_text, (node.target, node.value))):
+            self._found(node)
+        self.generic_visit(node)
+
+    def _is_text(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in self._texts or (bool(_CONSTANT.fullmatch(node.id)) and node.id not in _NUMBERS)
+        return _is_text(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         name = ast.unparse(node.func)
@@ -130,7 +184,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _built(tree: ast.AST) -> list[str]:
-    visitor = _Built()
+    visitor = _Built({name for name, value in _assigned(tree) if _is_text(value) or ast.unparse(value) == "str"})
     visitor.visit(tree)
     return visitor.found
 
@@ -224,7 +278,11 @@ _OTHER_TEXTS = {
         "_said: ' '.join((error.diag.message_primary or str(error)).split())",
     ],
     "_engines/postgres/holds.py": ["Holds.too_long: stream", "Holds.too_long: consumer, stream"],
-    "_engines/postgres/wakes.py": ["server_channel: blake2b(schema.encode(), digest_size=12).hexdigest()"],
+    "_engines/postgres/joined.py": ["_steps: UNMARKED + channel"],
+    "_engines/postgres/wakes.py": [
+        "Voice.payloads: self._mark + channel",
+        "server_channel: blake2b(schema.encode(), digest_size=12).hexdigest()",
+    ],
     "_engines/postgres/wire.py": ["_array.encode_all: b''.join(parts)"],
     "_engines/sqlite/engine.py": [
         "SqliteEngine.__init__: os.getpid(), self.origin",
@@ -244,6 +302,7 @@ _OTHER_TEXTS = {
         "Peers.__init__: self._alike, name",
         "Peers._make: self._name",
         "Peers.tell: b''.join((_HINT.pack(*hint) for hint in hints))",
+        "Peers._write: start + _WHOLE",  # numbers
         "Peers.close: self._name",
     ],
     "_engines/sqlite/readers.py": ["Readers.join: thread.join()"],
@@ -271,6 +330,12 @@ def test_a_statement_is_made_of_constants_and_of_names_that_were_checked(source:
         "def f(name): return f'select {name}'",
         "def f(name): return 'select ' + name",
         "def f(name): return 'select %s' % name",
+        "def f(table): return _ALL + table",
+        "def f(name): return TEXT % name",
+        "def f(name): t = 'select '; t += name",
+        "def f(t: str, name): t += name",
+        "def f(t, name): t += TEXT",
+        "def f(table): t = 'select '; return t + table",
         "def f(name): return 'select {}'.format(name)",
         "def f(name): return TEXT.replace('?', name)",
         "def f(name): return ' '.join(['select', name])",
