@@ -2046,8 +2046,9 @@ MUTANTS = [
     Mutant(
         "SQLite's joined effect keeps what it did before it failed",
         "_engines/sqlite/joined.py",
+        "                if self._connection.in_transaction:\n"
         '                    session.query("rollback to alkstore")\n',
-        "",
+        "                if self._connection.in_transaction:\n",
         "engines/test_sqlite_joined.py::test_each_effect_is_all_or_nothing",
     ),
     # Postgres
