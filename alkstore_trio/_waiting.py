@@ -122,23 +122,17 @@ def bell_on(engine: Engine, channel: str = NO_CHANNEL) -> Iterator[Bell]:
         engine.hub.detach(channel, bell)
 
 
-async def give_back(verb: Callable[[], Awaitable[object]]) -> bool:
-    """Release something on the way out: shielded and in bounded time; whatever became of it, the way out goes on.
+async def give_back(verb: Callable[[], Awaitable[object]]) -> None:
+    """Release something on the way out: shielded and in bounded time; whatever became of it, the way out goes on."""
 
-    Returns whether the store has answered.
-    """
-
-    async def in_time() -> bool:
+    async def in_time() -> None:
         with anyio.move_on_after(_LAST_TRY):
             await verb()
-            return True
-        return False
 
     try:
-        return await unbroken(in_time)
+        await unbroken(in_time)
     except Exception as error:
         log.debug("not given back, will lapse: %s", error)
-        return False
 
 
 class StopToken:
