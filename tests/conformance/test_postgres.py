@@ -9,6 +9,7 @@ import pytest
 
 from alkstore_trio import Store, open_postgres
 from alkstore_trio.testing.conformance import *
+from tests.engines.faults import TABLES
 
 
 class Schemas:
@@ -30,10 +31,7 @@ class Schemas:
         async with open_postgres(self._dsn, schema=name, clock=clock) as store:
             yield store
         self._connection.execute(
-            "; ".join(
-                f'delete from "{name}".{table}'
-                for table in ("jobs", "streams", "events", "offsets", "locks", "schedules")
-            )
+            "; ".join(f'delete from "{name}".{table}' for table in TABLES)
             + f"""; select setval('"{name}".jobs_id_seq', 1, false)"""
         )
         self._free.append(name)

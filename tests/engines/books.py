@@ -20,7 +20,7 @@ import psycopg
 
 from alkstore_trio import Store
 from tests.engines.disk import aside
-from tests.engines.places import engine_of
+from tests.engines.places import LOCKS, engine_of
 
 __all__ = ["Account", "Sessions", "account", "balanced", "balances", "check_unlocked", "pool_of", "whole"]
 
@@ -112,12 +112,10 @@ class Sessions:
         states = self.connection.execute(
             "select state, count(*) from pg_stat_activity where application_name = %s group by state", (self.name,)
         ).fetchall()
-        locks = self.connection.execute(
-            "select locktype, mode, granted, query from pg_locks join pg_stat_activity using (pid)"
-            " where application_name = %s",
-            (self.name,),
-        ).fetchall()
-        return {"sessions": Counter(dict(states)), "locks": locks}
+        return {
+            "sessions": Counter(dict(states)),
+            "locks": self.connection.execute(LOCKS, (self.name,)).fetchall(),
+        }
 
 
 def pool_of(store: Store) -> Account:

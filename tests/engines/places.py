@@ -11,9 +11,13 @@ import psycopg
 from alkstore_trio import Store, open_postgres
 from alkstore_trio._engines.postgres.engine import PostgresEngine
 
-__all__ = ["Opening", "Place", "engine_of", "until"]
+__all__ = ["LOCKS", "Opening", "Place", "engine_of", "until"]
 
 Opening = Callable[..., AbstractAsyncContextManager[Store]]  # a fixture's
+
+# What the sessions of a name hold or wait for.
+LOCKS = """select locktype, mode, granted, query from pg_locks join pg_stat_activity using (pid)
+ where application_name = %s"""
 
 _BOUND = 30.0  # seconds that no fact takes to come about
 _LOOK = 0.005  # seconds between two looks at the server
@@ -54,11 +58,7 @@ class Place:
 
     def locks(self) -> list[tuple[Any, ...]]:
         """What the stores' sessions hold or wait for."""
-        return self.ask(
-            "select locktype, mode, granted, query from pg_locks join pg_stat_activity using (pid)"
-            " where application_name = %s",
-            self.schema,
-        )
+        return self.ask(LOCKS, self.schema)
 
 
 async def until(fact: Callable[[], object]) -> None:

@@ -23,6 +23,7 @@ from alkstore_trio import Store, Tx, open_memory, open_postgres
 from alkstore_trio import _ops as ops
 from alkstore_trio._ops import Move, Op
 from alkstore_trio.testing import ManualClock
+from tests.engines.faults import TABLES
 from tests.engines.test_sqlite_agreement import (
     CLAIM,
     DRAWS,
@@ -124,9 +125,6 @@ def dsn() -> Iterator[str]:
         yield server.dsn
 
 
-_TABLES = ("jobs", "streams", "events", "offsets", "locks", "schedules")
-
-
 @asynccontextmanager
 async def opened(dsn: str, clock: ManualClock) -> AsyncIterator[Store]:
     """An empty store; made once, and emptied after each use."""
@@ -135,7 +133,7 @@ async def opened(dsn: str, clock: ManualClock) -> AsyncIterator[Store]:
             yield store
     finally:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(";".join(f"delete from agreement.{table}" for table in _TABLES).encode())
+            connection.execute(";".join(f"delete from agreement.{table}" for table in TABLES).encode())
 
 
 async def agree(dsn: str, random: Random, favourites: list[Kind], seen: Seen) -> None:

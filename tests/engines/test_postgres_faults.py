@@ -24,17 +24,15 @@ from alkstore_trio._waiting import passes
 from alkstore_trio.testing import ManualClock
 from alkstore_trio.testing.conformance.verbs import spoiling, works
 from tests.engines.books import Account, Sessions, account, balanced, balances, pool_of
-from tests.engines.faults import CASES, HOSTED, PATIENT, START, HurriedClock
+from tests.engines.faults import CASES, HOSTED, PATIENT, START, TABLES, HurriedClock, places
 from tests.engines.places import engine_of
 from tests.engines.wire import REFUSALS, Fault, Wire, wired
 
 pytestmark = pytest.mark.anyio
 
-_MOST = 60  # exchanges; no verb has nearly as many
 _CONNECTIONS = 3  # of a store, for statements
 _LOOKS = 5  # in a row at which a store asks nothing, after which it does not go on by itself
 _BOUND = 100.0  # seconds that no sweep takes
-_TABLES = ("jobs", "streams", "events", "offsets", "locks", "schedules")
 
 # What commits nothing, and so always knows what became of it.
 _CERTAIN = re.compile(
@@ -100,7 +98,7 @@ class World:
             f"(select array_agg(row - '{{id,token}}'::text[] order by row)"
             f" from (select to_jsonb({table}) as row from {self.schema}.{table}) as rows"
             " where row->>'stream' is distinct from 'left' and row->>'name' is distinct from 'left')"
-            for table in _TABLES
+            for table in TABLES
         )
         [row] = self.looking.execute(f"select {tables}".encode())
         return row
@@ -111,7 +109,7 @@ class World:
         cursors = engine_of(store)._cursors
         for queue in tuple(cursors._cursors):
             cursors.drop(queue)
-        emptied = "; ".join(f"delete from {self.schema}.{table}" for table in _TABLES)
+        emptied = "; ".join(f"delete from {self.schema}.{table}" for table in TABLES)
         self.looking.execute(f"{emptied}; select setval('{self.schema}.jobs_id_seq', 1, false)".encode())
 
     def books(self) -> Account:
@@ -175,7 +173,7 @@ async def _sweep(world: World, faults: Sequence[Fault], check: Check) -> None:
         await _quiet(store)
         books = world.books_with(store)
         for name, arrangement in CASES.items():
-            for n in range(1, _MOST):
+            for n in places(name):
                 fault = next(turns)
                 about = f"{name}, whose exchange {n} is {fault}"
                 world.clear(store, clock)
@@ -205,8 +203,6 @@ async def _sweep(world: World, faults: Sequence[Fault], check: Check) -> None:
                 assert world.rows() == (world.everything if stands else world.nothing)[name], about
                 if not reached:
                     break
-            else:
-                raise AssertionError(f"{name} has no end")
             await balanced(lambda: world.books_with(store), books, name)
         world.clear(store, clock)
         await works(store)
@@ -311,7 +307,7 @@ async def test_an_opening_whose_nth_exchange_fails_says_so_and_leaves_nothing_be
     world: World, anyio_backend: str, fault: Fault
 ) -> None:
     with anyio.fail_after(_BOUND):
-        for n in range(1, _MOST):
+        for n in places("opening"):
             world.drop_new()
             async with balances(f"an opening whose exchange {n} is {fault}", world.books):
                 world.wire.fail(n, fault)
@@ -328,8 +324,6 @@ async def test_an_opening_whose_nth_exchange_fails_says_so_and_leaves_nothing_be
                     await works(store)
             if not reached:
                 break
-        else:
-            raise AssertionError("opening has no end")
         world.drop_new()
     assert n > 10
 
@@ -348,7 +342,7 @@ async def test_whoever_is_hosted_takes_a_passing_failure_in_its_stride_or_says_s
             await _quiet(store)
             books = world.books_with(store)
             for name, arrangement in HOSTED.items():
-                for n in range(1, _MOST):
+                for n in places(name):
                     fault = next(turns)
                     about = f"{name}, whose exchange {n} is {fault}"
                     world.clear(store, clock)
@@ -368,8 +362,6 @@ async def test_whoever_is_hosted_takes_a_passing_failure_in_its_stride_or_says_s
                         assert await store.queue("q").jobs() == await store.outbox("o").jobs() == [], about
                     if not reached:
                         break
-                else:
-                    raise AssertionError(f"{name} has no end")
                 await balanced(lambda: world.books_with(store), books, name)
             world.clear(store, clock)
             await works(store)
