@@ -1444,8 +1444,8 @@ MUTANTS = [
     Mutant(
         "a cancellation cuts short what is given back on the way out",
         "_waiting.py",
-        "        return await unbroken(in_time)\n",
-        "        return await in_time()\n",
+        "        await unbroken(in_time)\n",
+        "        await in_time()\n",
         "conformance/test_memory.py::"
         "test_cancelling_a_worker_releases_its_jobs_at_once_with_the_attempts_refunded "
         "conformance/test_sqlite.py::"
