@@ -195,8 +195,7 @@ class Store:
 
         SQLite takes an ``sqlite3.Connection`` on the store's file, Postgres a psycopg connection to its database, whose
         asynchronous one gives coroutines. ``RuntimeError`` if no transaction is open there, and on the memory engine;
-        ``ValueError`` for a connection to something else (an asynchronous one says so at its first use), and for one of
-        ``sqlite3`` that converts integers, reals or texts by their declared types.
+        ``ValueError`` for a connection to something else (an asynchronous one says so at its first use).
         """
         self._engine.check_open()
         unit = self._engine.join(connection)
