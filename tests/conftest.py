@@ -1,4 +1,5 @@
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["dropped", "spurious"],
         help="run the conformance suite with the library's own wakes dropped, or with more of them",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: the tests wait for disks and servers for a third of their time."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")
