@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -75,15 +76,11 @@ async def elapsed(
 
     Without ``read`` a store that is away is waited for.
     """
-    if read is None:
-
-        async def read() -> float:
-            return await patiently(engine, lambda: engine.do(ReadClock()), "reading the clock")
-
-    began = now = await read()
+    ask = read or partial(patiently, engine, partial(engine.do, ReadClock()), "reading the clock")
+    began = now = await ask()
     while began <= now < began + seconds:
         event = bell.arm()
-        now = await read()
+        now = await ask()
         await pause(engine, began + seconds - now, event)
 
 

@@ -138,7 +138,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         """The rows of a statement of the application's, in psycopg's ways, but so that the server takes one only."""
         if params:
             cursor = psycopg.AsyncCursor(self)
-            await cursor.execute(sql, params)
+            await cursor.execute(sql.encode(self.info.encoding), params)
             return await cursor.fetchall() if cursor.description is not None else []
         async with self.lock:  # psycopg would send a statement without parameters as a script
             self.pgconn.send_query_params(sql.encode(self.info.encoding), None)
