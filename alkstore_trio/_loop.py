@@ -152,7 +152,7 @@ _behalf: dict[Any, TaskRef | None] = {}  # asyncio's tasks that do a verb for an
 
 
 def asking_task() -> TaskRef | None:
-    """The task that runs, or for which it does an `unbroken` verb; ``None`` in a thread without a loop."""
+    """The task that runs, or for which it does a verb; ``None`` in a thread without a loop."""
     try:
         task = (sys.modules["trio"].lowlevel if _on_trio() else sys.modules["asyncio"]).current_task()
     except RuntimeError:
@@ -180,13 +180,12 @@ async def unbroken(verb: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("unreachable: a scope that nobody can cancel swallows nothing")
 
 
-async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
-    """A bare ``Task.cancel()`` heeds no shield: have another task do the verb, and hand the cancellation on."""
+def _delegated(verb: Callable[[], Awaitable[object]]) -> Any:
+    """A task of asyncio's that does a verb for the one that runs."""
     asyncio: Any = sys.modules["asyncio"]
-
     asking = asking_task()
 
-    async def work() -> T:
+    async def work() -> object:
         doing = asyncio.current_task()
         _behalf[doing] = asking
         try:
@@ -194,7 +193,13 @@ async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
         finally:
             del _behalf[doing]
 
-    worker = asyncio.create_task(work())
+    return asyncio.create_task(work())
+
+
+async def _unbroken_by_the_task(verb: Callable[[], Awaitable[T]]) -> T:
+    """A bare ``Task.cancel()`` heeds no shield: have another task do the verb, and hand the cancellation on."""
+    asyncio: Any = sys.modules["asyncio"]
+    worker = _delegated(verb)
     interrupted = False
     while not worker.done():
         try:
@@ -213,13 +218,8 @@ async def seen_through(verb: Callable[[], Awaitable[T]], call_off: Callable[[Eve
     ``call_off`` is given the event of the verb's end, and sees to it that it comes soon. The cancellation is raised at
     once if the verb then raises, and so has done nothing, and else at the caller's next checkpoint.
     """
-    asyncio: Any = sys.modules["asyncio"]
-
-    async def work() -> T:
-        return await verb()
-
-    worker = asyncio.create_task(work())
-    done: Event = asyncio.Event()
+    worker = _delegated(verb)
+    done: Event = event_class()()
     worker.add_done_callback(lambda _: done.set())
     try:
         await done.wait()

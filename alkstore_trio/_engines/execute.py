@@ -8,11 +8,10 @@ import re
 
 __all__ = ["checked_statement", "outlasts"]
 
-# What is skipped between comments, and what a comment's depth changes at: as Postgres reads it, then as SQLite does.
-_READINGS = (
-    (re.compile(r"(?:[\s\ufeff;]|--[^\r\n]*)*"), re.compile(r"/\*|\*/")),
-    (re.compile(r"(?:[\s\ufeff;]|--[^\n]*)*"), re.compile(r"\*/")),
-)
+_Reading = tuple[re.Pattern[str], re.Pattern[str]]  # what is skipped between comments, and where their depth changes
+
+_AS_POSTGRES: _Reading = (re.compile(r"(?:[\s\ufeff;]|--[^\r\n]*)*"), re.compile(r"/\*|\*/"))
+_AS_SQLITE: _Reading = (re.compile(r"(?:[\s\ufeff;]|--[^\n]*)*"), re.compile(r"\*/"))
 _WORD = re.compile(r"\w*")
 _ENDING = {"abort", "begin", "commit", "end", "release", "rollback", "savepoint"}
 _ENDING_WITH_TRANSACTION = {"prepare", "start"}
@@ -22,21 +21,22 @@ _TEMPORARY = {"temp", "temporary"}
 
 def checked_statement(sql: str) -> str:
     """A statement that does not end the transaction; ``ValueError`` for one that would."""
-    for blank, edge in _READINGS:
-        first, end = _word(sql, 0, blank, edge)
-        if first in _ENDING or (first in _ENDING_WITH_TRANSACTION and _word(sql, end, blank, edge)[0] == "transaction"):
+    for reading in (_AS_POSTGRES, _AS_SQLITE):
+        first, end = _word(sql, 0, reading)
+        if first in _ENDING or (first in _ENDING_WITH_TRANSACTION and _word(sql, end, reading)[0] == "transaction"):
             raise ValueError("a transaction is ended by its own methods, not by a statement")
     return sql
 
 
 def outlasts(sql: str) -> bool:
     """Whether a statement may change SQLite's connection for longer than its transaction."""
-    first, end = _word(sql, 0, *_READINGS[1])
-    return first in _OUTLASTING or (first == "create" and _word(sql, end, *_READINGS[1])[0] in _TEMPORARY)
+    first, end = _word(sql, 0, _AS_SQLITE)
+    return first in _OUTLASTING or (first == "create" and _word(sql, end, _AS_SQLITE)[0] in _TEMPORARY)
 
 
-def _word(sql: str, at: int, blank: re.Pattern[str], edge: re.Pattern[str]) -> tuple[str, int]:
+def _word(sql: str, at: int, reading: _Reading) -> tuple[str, int]:
     """The first word from somewhere on, and where it ends; none in an endless comment."""
+    blank, edge = reading
     depth = 0
     while True:
         if depth:

@@ -151,28 +151,25 @@ def _ack(op: ops.Ack, now: float, ids: Sequence[int]) -> Steps[int]:
 
 
 def _settle(op: ops.Fail | ops.Retry, now: float, ids: Sequence[int]) -> Steps[bool]:
-    row = yield from _held(op.queue, op.id, op.token, now)
-    if row is None:
-        return False
-    yield sql.REFILE, _refiled(settled(row, op, now), now)
-    return True
+    return bool((yield from _settle_claims(op, ((op.id, op.token),), now)))
 
 
 def _settle_each(op: ops.Release | ops.Heartbeat, now: float, ids: Sequence[int]) -> Steps[list[tuple[int, int]]]:
+    return _settle_claims(op, op.claims, now)
+
+
+def _settle_claims(
+    op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, claims: Iterable[tuple[int, int]], now: float
+) -> Steps[list[tuple[int, int]]]:
+    """Change the rows of the claims that are valid; which were."""
     landed, refiled = [], []
-    for claim in op.claims:
-        row = yield from _held(op.queue, *claim, now)
-        if row is not None:
-            landed.append(claim)
-            refiled.append(_refiled(settled(row, op, now), now))
+    for job_id, token in claims:
+        held = yield sql.HELD, {"id": job_id, "queue": op.queue, "token": token, "now": now}
+        if held:
+            landed.append((job_id, token))
+            refiled.append(_refiled(settled(job_row(held[0]), op, now), now))
     yield sql.REFILE, refiled
     return landed
-
-
-def _held(queue: str, job_id: int, token: int, now: float) -> Steps[JobRow | None]:
-    """The row of a valid claim."""
-    held = yield sql.HELD, {"id": job_id, "queue": queue, "token": token, "now": now}
-    return job_row(held[0]) if held else None
 
 
 def _refiled(row: JobRow, now: float) -> dict[str, Any]:

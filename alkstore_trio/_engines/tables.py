@@ -161,19 +161,19 @@ class Tables:
         return 0 if table is None else table.ack(op.claims, now)
 
     def _settle(self, op: ops.Fail | ops.Retry, now: float) -> bool:
-        table = self._queues.get(op.queue)
-        row = None if table is None else table.held(op.id, op.token, now)
-        if table is None or row is None:
-            return False
-        table.replace(row, settled(row, op, now), now)
-        return True
+        return bool(self._settle_claims(op, ((op.id, op.token),), now))
 
     def _settle_each(self, op: ops.Release | ops.Heartbeat, now: float) -> list[tuple[int, int]]:
+        return self._settle_claims(op, op.claims, now)
+
+    def _settle_claims(
+        self, op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, claims: Iterable[tuple[int, int]], now: float
+    ) -> list[tuple[int, int]]:
         table = self._queues.get(op.queue)
         landed: list[tuple[int, int]] = []
         if table is None:
             return landed
-        for claim in op.claims:
+        for claim in claims:
             row = table.held(*claim, now)
             if row is not None:
                 table.replace(row, settled(row, op, now), now)

@@ -15,6 +15,7 @@ from alkstore_trio import Closed, DatabaseError, Job, StopToken, Store, _worker
 from alkstore_trio import _ops as ops
 from alkstore_trio._engines.postgres import cursors, lanes, sqlops
 from alkstore_trio._engines.postgres import tx as tx_module
+from alkstore_trio._engines.postgres.lanes import Lane
 from alkstore_trio._ops import Op
 from alkstore_trio._tx import Tx
 from alkstore_trio.testing.conformance.driving import watched
@@ -191,22 +192,28 @@ async def test_the_last_of_an_old_lane_leaves_a_new_one_alone(opened: Opening) -
         assert engine_of(store)._named == {}
 
 
-async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Opening) -> None:
+def _departures(lane: Lane[Any, Any]) -> list[int]:
+    """How many have gone together at each departure from now on."""
     departures: list[int] = []
+    send = lane._send_all
 
+    async def noting(together: Sequence[Any]) -> list[Any]:
+        departures.append(len(together))
+        return await send(together)
+
+    lane._send_all = noting
+    return departures
+
+
+async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Opening) -> None:
     async with opened() as store:
         lane = engine_of(store)._enqueues
-        send = lane._send_all
-
-        async def noting(together: Sequence[ops.Enqueue]) -> list[list[int]]:
-            departures.append(len(together))
-            return await send(together)
+        departures = _departures(lane)
 
         async def enqueue(times: int) -> None:
             for _ in range(times):
                 await store.queue("q").enqueue("x")
 
-        lane._send_all = noting
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
                 tasks.start_soon(enqueue, 5)
@@ -220,18 +227,9 @@ async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Open
 
 
 async def test_what_is_large_does_not_go_all_together(opened: Opening) -> None:
-    departures: list[int] = []
     large = "x" * 2**20
-
     async with opened() as store:
-        lane = engine_of(store)._enqueues
-        send = lane._send_all
-
-        async def noting(together: Sequence[ops.Enqueue]) -> list[list[int]]:
-            departures.append(len(together))
-            return await send(together)
-
-        lane._send_all = noting
+        departures = _departures(engine_of(store)._enqueues)
         async with anyio.create_task_group() as tasks:
             for _ in range(9):
                 tasks.start_soon(store.queue("q").enqueue, large)

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -21,10 +22,12 @@ from alkstore_trio import Closed, DatabaseError, LockLost, Store, Tx, open_sqlit
 from alkstore_trio._engines.sqlite import engine
 from alkstore_trio._engines.sqlite.ids import Pool
 from alkstore_trio._engines.sqlite.requests import nothing
-from alkstore_trio._ops import DueSchedules, Fire, Fired
+from alkstore_trio._ops import DueSchedules, Fire
 from alkstore_trio.testing import LoopClock, ManualClock, hold_lease
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 _TICK = 0.005  # seconds
 _GAP = 0.05  # seconds for which the loop may stand still, and by which a return may be late
@@ -182,22 +185,27 @@ async def test_a_write_that_another_connection_keeps_waiting_fails_as_transient_
         assert {job.payload for job in await queue.jobs()} == {"marker"}
 
 
+async def _kept_waiting_past_a_lease(path: str, clock: ManualClock, verb: Callable[[], Awaitable[T]]) -> T:
+    """The answer of a verb that waits for another connection until a lease of 10 seconds is over."""
+    answers: list[T] = []
+
+    async def ask() -> None:
+        answers.append(await verb())
+
+    async with anyio.create_task_group() as tasks:
+        with locked(path):
+            tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            clock.advance(11)
+    return answers[0]
+
+
 async def test_a_hold_that_lapses_while_its_renewal_waits_for_another_connection_is_lost(path: str) -> None:
     clock = ManualClock()
     async with open_sqlite(path, clock=clock) as store:
         hold = await store.try_lock("lock", "holder", 10)
         assert hold is not None
-        renewed: list[bool] = []
-
-        async def renew() -> None:
-            renewed.append(await hold.renew(10))
-
-        async with anyio.create_task_group() as tasks:
-            with locked(path):
-                tasks.start_soon(renew)
-                await anyio.wait_all_tasks_blocked()
-                clock.advance(11)
-        assert renewed == [False]
+        assert await _kept_waiting_past_a_lease(path, clock, partial(hold.renew, 10)) is False
         assert await store.try_lock("lock", "another", 10) is not None
 
 
@@ -210,18 +218,8 @@ async def test_a_leader_whose_lease_lapses_while_it_waits_for_another_connection
         lease = await hold_lease(store, "leader", 10)
         assert lease is not None
         [due] = (await store._engine.do(DueSchedules())).schedules
-        fired: list[Fired | None] = []
-
-        async def fire() -> None:
-            at = due.next_at
-            fired.append(await store._engine.do(Fire(due.name, at, at + 1, 1, at, lease.name, lease.token)))
-
-        async with anyio.create_task_group() as tasks:
-            with locked(path):
-                tasks.start_soon(fire)
-                await anyio.wait_all_tasks_blocked()
-                clock.advance(11)
-        assert fired == [None]
+        fire = Fire(due.name, due.next_at, due.next_at + 1, 1, due.next_at, lease.name, lease.token)
+        assert await _kept_waiting_past_a_lease(path, clock, partial(store._engine.do, fire)) is None
         assert await store.queues() == ["warm"]
 
 

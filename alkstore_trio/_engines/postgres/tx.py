@@ -37,17 +37,15 @@ _AS_USUAL = "set local plan_cache_mode to default; set local enable_seqscan to d
 class PostgresTx:
     """An open transaction; see `TxUnit`."""
 
-    __slots__ = ("_connection", "_effects", "_engine", "_executes", "_failed", "_hold", "_over", "_task")
+    __slots__ = ("_connection", "_effects", "_engine", "_failed", "_hold", "_over")
 
     def __init__(self, engine: "PostgresEngine", task: TaskRef | None, who: str) -> None:
         self._engine = engine
-        self._task = task
         self._hold = engine.holds.begin(task, who)
         self._connection: AsyncAnyioConnection | None = None
         self._effects: list[tuple[ops.Write[Any], Any]] = []
         self._failed = False
         self._over = False  # whether it was rolled back, perhaps while another task was in a verb of it
-        self._executes = False  # whether it has run a statement of the caller's
 
     def __del__(self) -> None:
         if self._connection is not None:
@@ -85,10 +83,9 @@ class PostgresTx:
         self._engine.check_open()
 
         async def executed(connection: AsyncAnyioConnection) -> list[tuple[Any, ...]]:
-            connection.lent = True
-            if not self._executes:
+            if not connection.lent:
                 await connection.run_all(_AS_USUAL)
-                self._executes = True
+                connection.lent = True
             self._check_goes_on()
             return await connection.execute_own(sql, params or None)
 
@@ -129,14 +126,14 @@ class PostgresTx:
         raise told
 
     async def _begun(self) -> AsyncAnyioConnection:
-        connection = await self._engine.take_for_transaction(self._task)
+        connection = await self._engine.take_for_transaction(self._hold.task)
         try:
             await connection.run("begin isolation level read committed")
             if connection.pooled:
                 await connection.run(f"set local lock_timeout = '{self._engine.server.timeout}'")
             self._check_goes_on()
         except BaseException:
-            self._engine.give(connection, self._task)
+            self._engine.give(connection, self._hold.task)
             raise
         return connection
 
@@ -202,5 +199,5 @@ class PostgresTx:
         """The connection is the pool's again, which closes one that is not as it should be."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._engine.give(connection, self._task)
+            self._engine.give(connection, self._hold.task)
         self._engine.holds.let_go(self._hold)
