@@ -2571,6 +2571,13 @@ MUTANTS = [
         "test_who_ends_while_others_have_their_turn_has_sent_nothing_and_lets_them_go",
     ),
     Mutant(
+        "Postgres keeps the lane of every stream and queue",
+        "_engines/postgres/engine.py",
+        "            if key is not None:\n                del self._named[key]\n",
+        "            pass\n",
+        "engines/test_postgres_reading.py::test_a_lane_is_forgotten_whose_last_call_is_withdrawn_before_it_is_sent",
+    ),
+    Mutant(
         "Postgres leaves those waiting in a lane who wait when the store closes",
         "_engines/postgres/engine.py",
         "            for lane in self._lanes():\n                lane.close()\n",

@@ -173,6 +173,47 @@ async def test_one_who_gives_up_does_not_fail_those_who_travel_with_him(
         assert len(published) == 2
 
 
+async def test_a_lane_is_forgotten_whose_last_call_is_withdrawn_before_it_is_sent(
+    opened: Opening, dsn: str, schema: str
+) -> None:
+    giving_up = anyio.CancelScope()
+    sends = anyio.Event()
+
+    async with opened(lock_timeout=_BOUND) as store:
+        stream = store.stream("s")
+        await stream.publish("first")
+        named = engine_of(store)._named
+
+        async def give_up() -> None:
+            with giving_up:
+                await stream.publish("never")
+
+        with psycopg.connect(dsn) as holder, anyio.fail_after(_BOUND):
+            holder.execute(f"update {schema}.streams set last = last")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.publish, "second")  # goes first
+                await _waiting_for(dsn, 1)
+                tasks.start_soon(give_up)
+                lane = named["stream", "s"]
+                while not lane._waiting:
+                    await checkpoint()
+
+                async def later(serve: Any) -> None:
+                    await sends.wait()
+                    await serve()
+
+                lane._start_soon = lambda serve: tasks.start_soon(later, serve)
+                holder.commit()
+                while not await stream.read_since(1, 1):
+                    await checkpoint()
+                giving_up.cancel()
+                while lane._waiting:
+                    await checkpoint()
+                sends.set()
+        assert named == {}
+        assert [event.payload for event in await stream.read_since(0, 10)] == ["first", "second"]
+
+
 async def test_the_last_of_an_old_lane_leaves_a_new_one_alone(opened: Opening) -> None:
     async with opened() as store:
         lanes_of_the_stream = set()

@@ -93,12 +93,12 @@ class PostgresEngine:
         self._cursors = Cursors(self.hub)
         self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
         self._event = event_class()
+        self._named: dict[Key, Lane[Any, Any]] = {}  # of publishes to a stream, and of claims of a queue
         self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(
             self._sending(sqlops.enqueue), lambda op: size_of(op.bodies), Company()
         )
         self._acks: Lane[ops.Ack, int] = self._lane(self._sending(sqlops.ack), lambda op: len(op.claims), Company())
         self._claimants, self._publishers = Company(), Company()
-        self._named: dict[Key, Lane[Any, Any]] = {}  # of publishes to a stream, and of claims of a queue
         self._start: Callable[[Callable[[], Awaitable[object]]], object] | None = None
         self._tasks: dict[anyio.CancelScope, anyio.Event] = {}
 
@@ -233,15 +233,13 @@ class PostgresEngine:
         lane = self._named.get(key)
         if lane is None:
             lane = self._named[key] = (
-                self._lane(self._claimed, lambda op: op.n, self._claimants)
+                self._lane(self._claimed, lambda op: op.n, self._claimants, key)
                 if isinstance(op, ops.Claim)
-                else self._lane(self._sending(sqlops.publish, key), lambda op: size_of(op.bodies), self._publishers)
+                else self._lane(
+                    self._sending(sqlops.publish, key), lambda op: size_of(op.bodies), self._publishers, key
+                )
             )
-        try:
-            return await lane.do(op)
-        finally:
-            if lane.idle and self._named.get(key) is lane:
-                del self._named[key]
+        return await lane.do(op)
 
     async def _claimed(self, together: Sequence[ops.Claim]) -> list[list[JobRow]]:
         with self._cursors.claiming(together[0].queue) as cursor:
@@ -252,8 +250,14 @@ class PostgresEngine:
     def _lanes(self) -> list[Lane[Any, Any]]:
         return [self._enqueues, self._acks, *self._named.values()]
 
-    def _lane(self, send: Send, size: Callable[[Any], int], company: Company) -> Lane[Any, Any]:
-        return Lane(send, size, self._answered, self._start_soon, self._event, self._turns.pause, company)
+    def _lane(self, send: Send, size: Callable[[Any], int], company: Company, key: Key | None = None) -> Lane[Any, Any]:
+        """A lane; one of a stream or a queue, which ``key`` names, is forgotten once nobody is in it."""
+
+        def left() -> None:
+            if key is not None:
+                del self._named[key]
+
+        return Lane(send, size, self._answered, self._start_soon, self._event, self._turns.pause, company, left)
 
     def _sending(
         self, steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]], key: Key | None = None

@@ -76,6 +76,7 @@ class Lane(Generic[Q, A]):
         "_company",
         "_emptied",
         "_event",
+        "_left",
         "_patience",
         "_pause",
         "_send_all",
@@ -93,6 +94,7 @@ class Lane(Generic[Q, A]):
         event: Callable[[], Event],
         pause: Callable[[], Awaitable[object]],
         company: Company,
+        left: Callable[[], object],
     ) -> None:
         self._send_all = send
         self._size = size
@@ -102,6 +104,7 @@ class Lane(Generic[Q, A]):
         self._event = event  # the loop's own
         self._pause = pause  # while all others have a turn
         self._company = company
+        self._left = left  # called whenever nobody is in it any more
         self._busy = False
         self._closed = False
         self._patience: anyio.CancelScope  # with what is under way together
@@ -152,8 +155,10 @@ class Lane(Generic[Q, A]):
 
     def _end(self) -> None:
         self._busy = False
-        if self._emptied is not None and not self._waiting:
-            self._emptied.set()
+        if not self._waiting:
+            self._left()
+            if self._emptied is not None:
+                self._emptied.set()
 
     def close(self) -> None:
         """Refuse whoever waits."""
