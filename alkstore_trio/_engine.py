@@ -82,15 +82,12 @@ class Engine(Unit, Protocol):
 
     traits: Traits
     hub: "Hub"  #: carries wakes; the engine fires it after each commit
+    checkpoint: Callable[[], Awaitable[object]]  #: a cancellation point; lets others run when a turn is over
     sleep: Callable[[float], Awaitable[object]] | None  #: the given clock's own sleep, where it has one
     prefetch: int  #: jobs that a worker claims ahead unless told otherwise
 
     def check_open(self) -> None:
         """Raise `Closed` once the engine is closed."""
-        ...
-
-    async def checkpoint(self) -> None:
-        """A cancellation point that lets other tasks run when this one has had its turn."""
         ...
 
     async def begin(self) -> TxUnit:

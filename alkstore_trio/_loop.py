@@ -86,12 +86,9 @@ class Turns:
         self._pause = full_checkpoint()
         self.end: float = 0.0  #: of this one, by `perf_counter`: until then `check` will do
 
-    async def checkpoint(self) -> None:
-        """Pass one."""
-        if perf_counter() < self.end:
-            await self.check()
-        else:
-            await self.pause()
+    def checkpoint(self) -> Awaitable[object]:
+        """One of them, to be awaited at once."""
+        return self.check() if perf_counter() < self.end else self.pause()
 
     async def pause(self) -> None:
         """Let other tasks run, and begin a turn."""

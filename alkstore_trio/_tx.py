@@ -84,11 +84,11 @@ class _Life:
         finally:
             self._busy = False
 
-    async def commit(self) -> None:
-        await self._end("committed", self.unit.commit)
+    def commit(self) -> Awaitable[None]:
+        return self._end("committed", self.unit.commit)
 
-    async def rollback(self) -> None:
-        await self._end("rolled back", self.unit.rollback)
+    def rollback(self) -> Awaitable[None]:
+        return self._end("rolled back", self.unit.rollback)
 
     def _enter(self) -> None:
         if self._busy or self.ended is not None:

@@ -21,7 +21,7 @@ from .._rules.bounds import reading
 from .._rules.queue import JobRow
 from .._values import StreamEvent
 from .._wake import Hub
-from .overlay import Staged, View, effects
+from .overlay import Staged, View, effects, staged
 from .tables import HANDLERS, Tables
 
 __all__ = ["MemoryEngine"]
@@ -50,6 +50,7 @@ class MemoryEngine:
         self.sleep: Callable[[float], Awaitable[object]] | None = getattr(clock, "sleep", None)
         self._clock = time.time if clock is None else lambda: reading(clock())
         self._turns = Turns()
+        self.checkpoint = self._turns.checkpoint
         self._closed = False
         self._tables = Tables()
         self._merging = anyio.Lock(fast_acquire=True)
@@ -81,24 +82,13 @@ class MemoryEngine:
             self.hub.fire(op.wakes(answer))
         return answer
 
-    async def checkpoint(self) -> None:
-        await self._turns.checkpoint()
-
     async def idle(self) -> None:
         self.check_open()
         await self.checkpoint()
 
-    async def arrive(self) -> float:
-        """What `do` does before its effect, written out there to spare it a call: a checkpoint, then the clock."""
-        if self._closed:
-            raise Closed
-        turns = self._turns
-        if perf_counter() < turns.end:
-            check = turns.check
-            await check()
-        else:
-            await turns.pause()
-            self.check_open()
+    def arrive(self) -> float:
+        """What follows the checkpoint of a verb: the clock is read. `do` has it written out, to spare it the call."""
+        self.check_open()
         clock = self._clock
         now = clock()
         if now < self._tables.latest:
@@ -118,21 +108,21 @@ class MemoryEngine:
         raise RuntimeError("the memory engine has no connection to join: use begin_tx, transaction or with_tx")
 
     async def begin(self) -> "MemoryTx":
-        await self.idle()
+        await self.checkpoint()
         self.check_open()
         self._last_transaction += 1
         return MemoryTx(self, self._tables, self._last_transaction)
 
-    async def merge(self, key: int, staged: Staged | None, streams: Sequence[str]) -> None:
+    def merge(self, key: int, last: Staged | None, streams: Sequence[str]) -> None:
         """Commit a transaction: its effects, then its wakes."""
-        await self.arrive()
+        self.arrive()
         self._merging.acquire_nowait()  # never held across an await, so never held here
         try:
-            record = effects(staged)
+            record = effects(last)
             self._tables.apply(record)
             uncovered = self._tables.uncover(key, streams)
             if self.hub.channels:
-                self.hub.fire(ops.wakes_of_end([(write, answer) for write, answer, _ in record], uncovered))
+                self.hub.fire(ops.wakes_of_end([(effect.write, effect.answer) for effect in record], uncovered))
         finally:
             self._merging.release()
 
@@ -173,17 +163,20 @@ class MemoryTx:
         return self._engine
 
     async def do(self, op: Op[A]) -> A:
-        now = await self._engine.arrive()
+        engine = self._engine
+        await engine.checkpoint()
+        now = engine.arrive()
         answer: A = _HANDLERS[op.__class__](self, op)
         if isinstance(op, ops.Write):
-            self._staged = Staged((op, answer, now), self._staged)
+            self._staged = staged(op, answer, now, self._staged)
         return answer
 
     async def idle(self) -> None:
         await self._engine.idle()
 
     async def commit(self) -> None:
-        await self._engine.merge(self._key, self._staged, self._streams)
+        await self._engine.checkpoint()
+        self._engine.merge(self._key, self._staged, self._streams)
         self._open = False
 
     async def rollback(self) -> None:

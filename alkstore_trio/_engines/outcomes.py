@@ -1,30 +1,35 @@
 """What the rows become that an op touches: the rules, applied to ops, for the engines that apply them in Python."""
 
+from collections.abc import Iterable
+
 from .. import _ops as ops
 from .._rules import queue as rules
 from .._rules.queue import JobRow
-from .._values import StreamEvent
+from .._values import StreamEvent, event_of
 
 __all__ = ["enqueued", "published", "settled"]
 
 
-def enqueued(write: ops.Enqueue, job_id: int, body: str, now: float) -> JobRow:
-    """A row that an enqueue adds."""
-    return JobRow(
-        job_id,
-        write.queue,
-        body,
-        write.stamps,
-        write.priority,
-        rules.ready_at(now, write.delay, write.run_at),
-        rules.ends_at(now, write.expires),
-        now,
-    )
+def enqueued(write: ops.Enqueue, ids: Iterable[int], now: float) -> list[JobRow]:
+    """The rows that an enqueue adds, which differ in id and body only."""
+    numbers = iter(ids)
+    run_at = rules.ready_at(now, write.delay, write.run_at)
+    expires_at = rules.ends_at(now, write.expires)
+    rows = []
+    for body in write.bodies:  # not a comprehension, which would be one more call, most of them for one row
+        row = JobRow(next(numbers), write.queue, body, write.stamps, write.priority, run_at, expires_at, now)
+        rows.append(row)
+    return rows
 
 
-def published(write: ops.Publish, offset: int, body: str, now: float) -> StreamEvent:
-    """An event that a publish appends."""
-    return StreamEvent(offset, write.stream, write.key, body, now)
+def published(write: ops.Publish, offsets: Iterable[int], now: float) -> list[StreamEvent]:
+    """The events that a publish appends."""
+    numbers = iter(offsets)
+    events = []
+    for body in write.bodies:
+        event = event_of(next(numbers), write.stream, write.key, body, now)
+        events.append(event)
+    return events
 
 
 def settled(row: JobRow, op: ops.Fail | ops.Retry | ops.Release | ops.Heartbeat, now: float) -> JobRow:

@@ -13,30 +13,32 @@ import attrs
 
 from .._ops import Enqueue, Notify, Publish, SaveOffset, Write
 from .._rules.queue import JobRow
-from .._values import StreamEvent
+from .._values import StreamEvent, opened
 from .outcomes import enqueued, published
 
-__all__ = ["Effect", "Staged", "View", "effects"]
+__all__ = ["Staged", "View", "effects", "staged"]
 
 _OFFSET = attrgetter("offset")
 
 
-Effect = tuple[Write[Any], Any, float]  # a write, what its caller was told, and the instant
-
-
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False, weakref_slot=False)
 class Staged:
-    """One effect of a transaction, after all those before it."""
+    """One effect of a transaction, after all those before it: what its caller was told, and the instant."""
 
-    effect: Effect
+    write: Write[Any]
+    answer: Any
+    now: float
     before: "Staged | None"
 
 
-def effects(last: Staged | None, until: Staged | None = None) -> list[Effect]:
+staged = opened(Staged)
+
+
+def effects(last: Staged | None, until: Staged | None = None) -> list[Staged]:
     """The record in stage order, without what ``until`` and its predecessors say."""
-    record: list[Effect] = []
+    record: list[Staged] = []
     while last is not until and last is not None:
-        record.append(last.effect)
+        record.append(last)
         last = last.before
     record.reverse()
     return record
@@ -55,17 +57,12 @@ class View:
 
     def catch_up(self, last: Staged | None) -> None:
         """Take in what was staged since the last time."""
-        for write, answer, now in effects(last, self._seen):
-            match write:
-                case Enqueue():
-                    self._jobs.update(
-                        (job_id, enqueued(write, job_id, body, now))
-                        for job_id, body in zip(answer, write.bodies, strict=True)
-                    )
-                case Publish(stream=stream):
-                    self._events.setdefault(stream, []).extend(
-                        published(write, offset, body, now) for offset, body in zip(answer, write.bodies, strict=True)
-                    )
+        for effect in effects(last, self._seen):
+            match effect.write:
+                case Enqueue() as write:
+                    self._jobs.update((row.id, row) for row in enqueued(write, effect.answer, effect.now))
+                case Publish(stream=stream) as write:
+                    self._events.setdefault(stream, []).extend(published(write, effect.answer, effect.now))
                 case SaveOffset(stream=stream, consumer=consumer, offset=offset):
                     reached = self._offsets.get((stream, consumer), 0)
                     self._offsets[stream, consumer] = max(reached, offset)

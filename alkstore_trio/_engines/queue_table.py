@@ -11,7 +11,7 @@ their heads is one float, so that the usual claim pays one comparison for all of
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
 
 from .._ops import NextReady
@@ -115,10 +115,19 @@ class QueueTable:
 
     # Rows in, out and changed
 
-    def add(self, row: JobRow, now: float) -> None:
-        """A new row."""
-        self.rows[row.id] = row
-        self._file(row, now)
+    def add(self, rows: Sequence[JobRow], now: float) -> None:
+        """New rows of ascending ids that differ in id and body only: they all stand where the first does."""
+        known, first = self.rows, rows[0]
+        if first.expires_at is None and slot(first, now) is READY:
+            for row in rows:
+                known[row.id] = row
+                row.filed = READY
+            self._ready += len(rows)
+            self._line_up(rows)
+        else:
+            for row in rows:
+                known[row.id] = row
+                self._file(row, now)
 
     def replace(self, old: JobRow, new: JobRow, now: float) -> None:
         """A change of a row that somebody may hold."""
@@ -137,7 +146,7 @@ class QueueTable:
         where = row.filed = slot(row, now)
         if where is READY:
             self._ready += 1
-            self._line_up(row)
+            self._line_up((row,))
         elif where is LEASED:
             self._lease(row)
             return
@@ -203,24 +212,19 @@ class QueueTable:
 
     # Claim order
 
-    def _lane_behind(self, row: JobRow) -> deque[JobRow] | None:
-        """The lane of the row's priority, if the row comes after all that are in it."""
-        lane = self._lanes.get(row.priority)
+    def _line_up(self, rows: Sequence[JobRow]) -> None:
+        """Rows that differ in id and body only: into their priority's lane, if they come after all that are in it."""
+        first = rows[0]
+        lane = self._lanes.get(first.priority)
         if lane is None:
-            return self._open_lane(row.priority)
-        if not lane:
-            return lane
-        last = lane[-1]
-        if last.run_at < row.run_at or (last.run_at == row.run_at and last.id < row.id):
-            return lane
-        return None
-
-    def _line_up(self, row: JobRow) -> None:
-        lane = self._lane_behind(row)
+            lane = self._open_lane(first.priority)
         if lane is not None:
-            lane.append(row)
-            return
-        heappush(self._heap, (-row.priority, row.run_at, row.id, row))
+            last = lane[-1] if lane else None
+            if last is None or last.run_at < first.run_at or (last.run_at == first.run_at and last.id < first.id):
+                lane.extend(rows)
+                return
+        for row in rows:
+            heappush(self._heap, (-row.priority, row.run_at, row.id, row))
 
     def _open_lane(self, priority: int) -> deque[JobRow] | None:
         if len(self._lanes) == _LANES:

@@ -13,7 +13,7 @@ from .._ops import Op
 from .._rules.bounds import after
 from .._rules.queue import DEAD, PENDING, PROCESSING, JobRow
 from .._rules.stamps import Stamps
-from .._values import Schedule, ScheduleOptions, ScheduleState, StreamEvent
+from .._values import Schedule, ScheduleOptions, ScheduleState, StreamEvent, event_of
 from . import statements as sql
 
 __all__ = ["READS", "STATE_NUMBERS", "events", "get_offset", "job_row", "next_ready", "page"]
@@ -116,7 +116,7 @@ def page(stream: str, offset: int, limit: int) -> Steps[list[StreamEvent]]:
 
 def events(stream: str, rows: Sequence[Sequence[Any]]) -> list[StreamEvent]:
     """Events as `statements.READ_SINCE` lists them."""
-    return [StreamEvent(number, stream, key, body, created_at) for number, key, body, created_at in rows]
+    return [event_of(number, stream, key, body, created_at) for number, key, body, created_at in rows]
 
 
 def _read_since(op: ops.ReadSince) -> Steps[list[StreamEvent]]:

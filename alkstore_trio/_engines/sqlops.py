@@ -21,7 +21,7 @@ from .._rules.stamps import PLAIN, overridden
 from .._values import QueueStatistics, StreamEvent, StreamStatistics
 from . import statements as sql
 from .outcomes import enqueued, settled
-from .overlay import Effect
+from .overlay import Staged
 from .reads import READS, STATE_NUMBERS, get_offset, job_row, next_ready, page
 
 __all__ = [
@@ -91,7 +91,7 @@ def _new(row: JobRow, now: float) -> dict[str, Any]:
 
 
 def _added(op: ops.Enqueue, ids: Iterable[int], now: float) -> list[dict[str, Any]]:
-    return [_new(enqueued(op, job_id, body, now), now) for job_id, body in zip(ids, op.bodies, strict=True)]
+    return [_new(row, now) for row in enqueued(op, ids, now)]
 
 
 def _enqueue(op: ops.Enqueue, now: float, ids: Sequence[int]) -> Steps[list[int]]:
@@ -337,15 +337,15 @@ def _fire(op: ops.Fire, now: float, ids: Sequence[int]) -> Steps[ops.Fired | Non
 # Transactions
 
 
-def merge(record: Sequence[Effect]) -> Steps[None]:
+def merge(record: Sequence[Staged]) -> Steps[None]:
     """Make staged effects stand."""
     added: list[dict[str, Any]] = []
-    for write, answer, now in record:
-        match write:
-            case ops.Enqueue():
-                added += _added(write, answer, now)
-            case ops.SaveOffset():
-                yield from _save_offset(write, now, ())
+    for effect in record:
+        match effect.write:
+            case ops.Enqueue() as write:
+                added += _added(write, effect.answer, effect.now)
+            case ops.SaveOffset() as write:
+                yield from _save_offset(write, effect.now, ())
             case ops.Publish() | ops.Notify():  # the one is never staged, of the other only the wake is kept
                 pass
     if added:

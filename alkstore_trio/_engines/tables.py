@@ -5,7 +5,7 @@ at once; a transaction allocates when it stages and is applied, by the same func
 """
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -21,7 +21,7 @@ from .._rules.queue import LEASED, JobRow
 from .._rules.stamps import PLAIN, overridden
 from .._values import QueueStatistics, Schedule, ScheduleState, StreamEvent, StreamStatistics
 from .outcomes import enqueued, published, settled
-from .overlay import Effect
+from .overlay import Staged
 from .queue_table import QueueTable
 
 __all__ = ["HANDLERS", "Tables"]
@@ -41,25 +41,31 @@ class StreamTable:
         self.staged: dict[int, int] = {}
         self.last = 0
 
+    def up_to(self, offset: int) -> int:
+        """How many events have this offset or a lower one: nothing is searched where no number is missing."""
+        count = len(self.events)
+        least = max(count - max(self.last - offset, 0), 0)  # no more than these numbers were given out above it
+        most = min(max(offset, 0), count)  # and no more than these up to it
+        return bisect_right(self.events, offset, least, most, key=_OFFSET)
+
     def visible(self, reader: int | None = None) -> int:
         """How many events a reader may see: those before whatever a foreign transaction may still commit."""
-        if not self.staged:
-            return len(self.events)
-        horizon = min((first for key, first in self.staged.items() if key != reader), default=math.inf)
-        return bisect_left(self.events, horizon, key=_OFFSET)
+        held_back = [first for key, first in self.staged.items() if key != reader] if self.staged else ()
+        return self.up_to(min(held_back) - 1) if held_back else len(self.events)
 
     def page(self, offset: int, limit: int, reader: int | None) -> list[StreamEvent]:
         """Visible events above an offset."""
-        start = bisect_right(self.events, offset, key=_OFFSET)
+        start = self.up_to(offset)
         return self.events[start : min(start + limit, self.visible(reader))]
 
-    def append(self, event: StreamEvent) -> None:
-        """Add an event where its offset belongs."""
-        events = self.events
-        if events and events[-1].offset > event.offset:
-            insort(events, event, key=_OFFSET)
+    def append(self, events: list[StreamEvent]) -> None:
+        """Add events of neighbouring offsets where these belong."""
+        known = self.events
+        if known and known[-1].offset > events[0].offset:
+            at = self.up_to(events[0].offset)
+            known[at:at] = events
         else:
-            events.append(event)
+            known.extend(events)
 
 
 @attrs.define(eq=False)
@@ -99,10 +105,10 @@ class Tables:
         for table in self._queues.values():
             table.rewind(now)
 
-    def apply(self, record: Iterable[Effect]) -> None:
+    def apply(self, record: Iterable[Staged]) -> None:
         """Make staged effects stand, in order."""
-        for write, answer, now in record:
-            _APPLIERS[write.__class__](self, write, answer, now)
+        for effect in record:
+            _APPLIERS[effect.write.__class__](self, effect.write, effect.answer, effect.now)
 
     # Queues
 
@@ -123,10 +129,7 @@ class Tables:
     def _apply_enqueue(self, write: ops.Enqueue, ids: list[int], now: float) -> None:
         if ids:
             table = self._queues.get(write.queue) or self._queue(write.queue)
-            job_id = ids[0]
-            for body in write.bodies:
-                table.add(enqueued(write, job_id, body, now), self.latest)
-                job_id += 1
+            table.add(enqueued(write, ids, now), self.latest)
 
     def _enqueue(self, op: ops.Enqueue, now: float) -> list[int]:
         self._apply_enqueue(op, ids := self.allocate_ids(op), now)
@@ -215,11 +218,7 @@ class Tables:
 
     def _apply_publish(self, write: ops.Publish, offsets: list[int], now: float) -> None:
         if offsets:
-            table = self._streams[write.stream]
-            offset = offsets[0]
-            for body in write.bodies:
-                table.append(published(write, offset, body, now))
-                offset += 1
+            self._streams[write.stream].append(published(write, offsets, now))
 
     def _publish(self, op: ops.Publish, now: float) -> list[int]:
         self._apply_publish(op, offsets := self.allocate_offsets(op), now)
@@ -264,7 +263,7 @@ class Tables:
 
     def _trim(self, op: ops.Trim, now: float) -> int:
         table = self._streams.get(op.stream) or StreamTable()
-        end = min(bisect_right(table.events, op.horizon, key=_OFFSET), table.visible())
+        end = min(table.up_to(op.horizon), table.visible())
         del table.events[:end]
         return end
 

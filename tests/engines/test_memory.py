@@ -10,9 +10,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import Job, Queue, StopToken, Store, Wake, _loop, open_memory, open_store
+from alkstore_trio import Job, Queue, StopToken, Store, StreamEvent, Wake, _loop, open_memory, open_store
 from alkstore_trio._engines import memory
 from alkstore_trio._engines.queue_table import QueueTable
+from alkstore_trio._engines.tables import StreamTable
 from alkstore_trio._rules.queue import JobRow
 from alkstore_trio.testing import ManualClock
 
@@ -472,3 +473,15 @@ async def test_nobody_stays_attached_who_has_stopped_waiting(store: Store) -> No
             assert len(store._engine.hub.channels) >= 5
         stop.cancel()
     assert store._engine.hub.channels == {}
+
+
+# Streams
+
+
+@pytest.mark.parametrize("events", [kept for n in range(6) for kept in itertools.combinations(range(1, 6), n)])
+def test_an_offset_is_found_whichever_are_missing(events: tuple[int, ...]) -> None:
+    table = StreamTable()
+    table.events = [StreamEvent(offset, "s", None, "null", 0.0) for offset in events]
+    for table.last in range(max(events, default=0), 7):
+        for offset in (-(2**63), *range(-2, 10), 2**63 - 1):
+            assert table.up_to(offset) == sum(event <= offset for event in events)

@@ -83,6 +83,7 @@ class PostgresEngine:
         self._transactions: Counter[TaskRef | None] = Counter()  # open ones of each task that have a connection
         self._clock = clock
         self._turns = Turns()
+        self.checkpoint = self._turns.checkpoint
         self._call_soon = call_soon_threadsafe()
         self._process = os.getpid()
         self._closed = False
@@ -189,9 +190,6 @@ class PostgresEngine:
             return None
         now = min(max(reading(self._clock()), -_FARTHEST), _FARTHEST)
         return now if abs(now) > _NEAREST else 0.0
-
-    async def checkpoint(self) -> None:
-        await self._turns.checkpoint()
 
     async def idle(self) -> None:
         self.check_open()

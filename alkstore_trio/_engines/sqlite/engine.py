@@ -77,6 +77,7 @@ class SqliteEngine:
         self.ids = Ids(self._reserve, self._ask_for_ids)
         self._clock = clock
         self._turns = Turns()
+        self.checkpoint = self._turns.checkpoint
         self._call_soon = call_soon_threadsafe()
         self._finished: deque[Request] = deque()
         self._writer = Writer(file, self.origin, self.peers, self.post)
@@ -158,9 +159,6 @@ class SqliteEngine:
     def now(self) -> float:
         """The store's clock. What is not staged reads it in a thread, where it has waited for all that it waits for."""
         return time.time() if self._clock is None else reading(self._clock())
-
-    async def checkpoint(self) -> None:
-        await self._turns.checkpoint()
 
     async def idle(self) -> None:
         self.check_open()

@@ -17,7 +17,7 @@ from ..._loop import TaskRef
 from ..._ops import Op
 from .. import sqlops
 from ..execute import checked_statement, outlasts
-from ..overlay import Effect, Staged, View, effects
+from ..overlay import Staged, View, effects, staged
 from .file import Session
 from .ids import BLOCK, Pool
 from .requests import Hold, Request, Work, doing, nothing
@@ -68,7 +68,7 @@ class SqliteTx:
         else:
             answer = await _STAGING[op.__class__](self, op)
         if isinstance(op, ops.Write):
-            self._staged = Staged((op, answer, now), self._staged)
+            self._staged = staged(op, answer, now, self._staged)
         return answer
 
     def _check(self) -> None:
@@ -171,7 +171,7 @@ class SqliteTx:
         await self._engine.checkpoint()
         self._engine.check_open()
         record = effects(self._staged)
-        channels = ops.wakes_of_end([(write, answer) for write, answer, _ in record], ())
+        channels = ops.wakes_of_end([(effect.write, effect.answer) for effect in record], ())
         if self._hold is not None:
             await self._really(nothing, wakes=lambda _: channels, settled=self._share_ids, ends=True)
         elif record:
@@ -193,7 +193,7 @@ class SqliteTx:
             self._engine.freed(hold)
 
 
-def _replayed(record: Sequence[Effect], work: Work) -> Work:
+def _replayed(record: Sequence[Staged], work: Work) -> Work:
     """Some work after what was staged."""
 
     def both(session: Session) -> Any:
