@@ -2142,9 +2142,23 @@ MUTANTS = [
     Mutant(
         "Postgres acks together what has lapsed",
         "_engines/postgres/statements.py",
-        "where id = any(:ids) and {LEASED}\n",
-        "where id = any(:ids) and :now = :now\n",
+        "where queue = any(:queues) and id = any(:ids) and {LEASED}\n",
+        "where queue = any(:queues) and id = any(:ids) and :now = :now\n",
         "conformance/test_postgres.py::test_a_batch_of_acks_is_judged_row_by_row",
+    ),
+    Mutant(
+        "Postgres looks for acked jobs in every queue",
+        "_engines/postgres/statements.py",
+        "where queue = any(:queues) and id = any(:ids)",
+        "where id = any(:ids)",
+        "engines/test_postgres_plans.py::test_a_statement_is_led_by_the_index_that_was_made_for_it[ACK_TOGETHER]",
+    ),
+    Mutant(
+        "a claim on Postgres that files what time has moved looks for what is ready too",
+        "_engines/postgres/statements.py",
+        " claims and not gets and (\n",
+        " not gets and (\n",
+        "engines/test_postgres_plans.py::test_a_claim_that_files_what_time_has_moved_looks_for_nothing_that_is_ready",
     ),
     Mutant(
         "Postgres fails without looking at the token",

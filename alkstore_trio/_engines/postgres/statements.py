@@ -206,7 +206,8 @@ filed as (
   select id from moved))
  returning *
 )
-select {JOB}, extract(epoch from clock_timestamp() - statement_timestamp())::float8, not claims, not gets and (
+select {JOB}, extract(epoch from clock_timestamp() - statement_timestamp())::float8, not claims,
+ claims and not gets and (
  (select true from $jobs
   where queue = :queue and lane = 0 and due <= :now and (state = 0 or due < :now)
   order by due, state
@@ -234,7 +235,7 @@ returning id"""
 # `is true` keeps the claims from being joined, which compares each with each.
 ACK_TOGETHER = f"""
 delete from $jobs
-where id = any(:ids) and {LEASED}
+where queue = any(:queues) and id = any(:ids) and {LEASED}
  and ((id, queue, token) in (select * from unnest(:ids, :queues, :tokens))) is true
 returning id, token"""
 
