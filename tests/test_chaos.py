@@ -195,6 +195,16 @@ PLANTED = {
     "a claim that was not, while the clock was set back": Planted(
         checker.held_by_two, [taken(2, _JOB), taken(4, {**_TOO_SOON, "steps": None})], "held by two"
     ),
+    "a claim after a lapse and another claim, when the clock had been set back": Planted(
+        checker.held_by_two,
+        [taken(2, _JOB), taken(4, _AGAIN), settled(5, "release", _AGAIN), taken(6, {**_TOO_SOON, "steps": 1})],
+        None,
+    ),
+    "a claim in a claim, and another after its lapse": Planted(
+        checker.held_by_two,
+        [taken(2, _JOB), taken(4, {**_TOO_SOON, "steps": 1}), settled(5, "release", _TOO_SOON), taken(6, _AGAIN)],
+        "held by two",
+    ),
     "a claim while a handler runs": Planted(
         checker.held_by_two, [handled(2, _JOB, lasts=9), taken(4, _TOO_SOON)], "held by two"
     ),

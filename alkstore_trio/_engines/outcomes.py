@@ -16,7 +16,7 @@ def enqueued(write: ops.Enqueue, ids: Iterable[int], now: float) -> list[JobRow]
     run_at = rules.ready_at(now, write.delay, write.run_at)
     expires_at = rules.ends_at(now, write.expires)
     rows = []
-    for body in write.bodies:  # not a comprehension, which would be one more call, most of them for one row
+    for body in write.bodies:  # a comprehension is a call more on Python 3.11, and most writes have one body
         row = JobRow(next(numbers), write.queue, body, write.stamps, write.priority, run_at, expires_at, now)
         rows.append(row)
     return rows
