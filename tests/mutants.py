@@ -1900,6 +1900,13 @@ MUTANTS = [
         "conformance/test_sqlite.py::test_the_clock_is_read_when_an_effect_is_staged",
     ),
     Mutant(
+        "SQLite publishes the events that are left over where the twenties stand",
+        "_engines/sqlops.py",
+        "for at in range(alone)]",
+        "for at in range(n - alone, n)]",
+        "conformance/test_sqlite.py::test_publish_many_takes_any_number",
+    ),
+    Mutant(
         "SQLite merges no staged offset",
         "_engines/sqlops.py",
         "                yield from _save_offset(write, effect.now, ())\n",

@@ -230,6 +230,11 @@ _STATEMENTS = {
         "HEARTBEAT: _HEARTBEAT.format(claimed=_BY_ONE)",
         "HEARTBEAT_TOGETHER: _HEARTBEAT.format(claimed=_BY_EACH)",
     ],
+    "_engines/statements.py": [
+        "BODIES: n",  # names of parameters, of numbers
+        "_OFFSETS_AND_BODIES: ', '.join((f'(:offset + {n}, :{body})' for n, body in enumerate(BODIES)))",
+        "_OFFSETS_AND_BODIES: n, body",
+    ],
     "_engines/postgres/tx.py": ["PostgresTx._begun: self._engine.server.timeout"],
     "_engines/postgres/upkeep.py": ["Upkeep._vacuum: table"],
     "_engines/schema.py": [

@@ -214,13 +214,19 @@ def _publish(op: ops.Publish, now: float, ids: Sequence[int]) -> Steps[list[int]
         return []
     [(last,)] = yield sql.NEXT_OFFSETS, {"stream": op.stream, "n": n}
     offsets = list(range(last - n + 1, last + 1))
-    yield (
-        sql.PUBLISH,
-        [
-            {"stream": op.stream, "offset": offset, "key": op.key, "body": body, "created_at": now}
-            for offset, body in zip(offsets, op.bodies, strict=True)
-        ],
-    )
+    alike = {"stream": op.stream, "key": op.key, "created_at": now}
+    together = len(sql.BODIES)
+    alone = n % together
+    if alone < n:
+        yield (
+            sql.PUBLISH_TOGETHER,
+            [
+                {**alike, "offset": offsets[at], **dict(zip(sql.BODIES, op.bodies[at : at + together], strict=True))}
+                for at in range(alone, n, together)
+            ],
+        )
+    if alone:
+        yield sql.PUBLISH, [{**alike, "offset": offsets[at], "body": op.bodies[at]} for at in range(alone)]
     return offsets
 
 

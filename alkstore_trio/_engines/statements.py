@@ -213,6 +213,14 @@ PUBLISH = """
 insert into $events(stream, "offset", key, body, created_at)
 values (:stream, :offset, :key, :body, :created_at)"""
 
+# Rows that share all but two columns cost a third of what they do one by one.
+BODIES = [f"body_{n}" for n in range(20)]
+_OFFSETS_AND_BODIES = ", ".join(f"(:offset + {n}, :{body})" for n, body in enumerate(BODIES))
+PUBLISH_TOGETHER = f"""
+insert into $events(stream, "offset", key, body, created_at)
+select :stream, column1, :key, column2, :created_at
+from (values {_OFFSETS_AND_BODIES})"""
+
 GET_OFFSET = """
 select "offset"
 from $offsets

@@ -99,6 +99,19 @@ async def test_publish_many_gives_the_offsets_in_order(store: Store) -> None:
     assert {event.key for event in await stream.read_since(0, 10)} == {None}
 
 
+async def test_publish_many_takes_any_number(store: Store) -> None:
+    stream = store.stream("s")
+    published: list[int] = []
+    for number in (1, 2, 19, 20, 21, 39, 40, 41, 101, 501):  # some travel to a database by twenties
+        payloads = list(range(len(published), len(published) + number))
+        offsets = await stream.publish_many(payloads)
+        assert offsets == sorted(offsets)
+        published += offsets
+    events = await stream.read_since(0, 10_000)
+    assert [event.offset for event in events] == published
+    assert _payloads(events) == list(range(len(published)))
+
+
 async def test_publish_many_of_nothing_does_nothing(store: Store) -> None:
     stream = store.stream("s")
     assert await stream.publish_many([]) == []
