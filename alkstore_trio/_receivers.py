@@ -128,7 +128,7 @@ class _WakeInbox(Inbox[Wake]):
 @asynccontextmanager
 async def listening(engine: Engine, channel: str) -> AsyncIterator[WakeReceiver]:
     """Attached to a channel for as long as the block runs."""
-    await engine.checkpoint()
+    await engine.idle()
     inbox = _WakeInbox()
     engine.hub.attach(channel, inbox)
     try:
@@ -141,7 +141,7 @@ async def listening(engine: Engine, channel: str) -> AsyncIterator[WakeReceiver]
 @asynccontextmanager
 async def subscribed(engine: Engine, stream: str, consumer: str, prefetch: int) -> AsyncIterator[EventReceiver]:
     """Fed from a stream for as long as the block runs."""
-    await engine.checkpoint()
+    await engine.idle()
     inbox = Inbox[StreamEvent]()
     receiver = EventReceiver(engine, inbox, stream, consumer, prefetch)
     wakes = stream_wake(stream)

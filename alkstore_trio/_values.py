@@ -4,7 +4,7 @@ A value holds no connection and does no I/O. Instants are unix seconds, lengths 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import attrs
 
@@ -23,25 +23,28 @@ __all__ = [
     "Wake",
     "event_of",
     "job_of",
-    "opened",
+    "maker_of",
 ]
 
 T = TypeVar("T")
 
 
-def opened(frozen: type[T]) -> type[T]:
-    """What makes values of a frozen class three times as fast as the class does: each is frozen once it is filled."""
-    fields = {
-        field.name: attrs.field(default=field.default, init=field.init) for field in attrs.fields(cast(Any, frozen))
-    }
+def maker_of(frozen: type[T]) -> type[T]:
+    """What makes values of a frozen class two to three times as fast as it does: each is frozen once it is filled.
+
+    For classes of plain fields without a slot for weak references, which would change the layout.
+    """
+    of_class: Any = frozen  # the type checkers want to know that it has fields
+    fields = {field.name: attrs.field(default=field.default, init=field.init) for field in attrs.fields(of_class)}
 
     def freeze(value: object) -> None:
         value.__class__ = frozen
 
-    made: type[T] = attrs.make_class(
+    maker: type[T] = attrs.make_class(
         frozen.__name__, fields, class_body={"__attrs_post_init__": freeze}, slots=True, weakref_slot=False, eq=False
     )
-    return made
+    freeze(object.__new__(maker))  # refused here and now if the layouts differ
+    return maker
 
 
 @attrs.frozen(weakref_slot=False)
@@ -87,13 +90,13 @@ def _decoded(carrier: "Job | StreamEvent") -> Any:
     return payload
 
 
-_job = opened(Job)
+_make_job = maker_of(Job)
 
 
 def job_of(row: JobRow) -> Job:
     """The public value of an engine's row."""
     stamps = row.stamps
-    return _job(
+    return _make_job(
         row.id,
         row.queue,
         row.body,
@@ -136,7 +139,7 @@ class StreamEvent:
         return codec.convert(self.body, self.payload, convert)
 
 
-event_of = opened(StreamEvent)
+event_of = maker_of(StreamEvent)
 
 
 @attrs.frozen

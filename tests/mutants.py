@@ -1902,8 +1902,8 @@ MUTANTS = [
     Mutant(
         "SQLite publishes the events that are left over where the twenties stand",
         "_engines/sqlops.py",
-        "for at in range(alone)]",
-        "for at in range(n - alone, n)]",
+        "for at in range(whole, n)]",
+        "for at in range(n - whole)]",
         "conformance/test_sqlite.py::test_publish_many_takes_any_number",
     ),
     Mutant(
@@ -2139,25 +2139,17 @@ MUTANTS = [
         "test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried_everything",
     ),
     Mutant(
-        "Postgres acks together without looking at the tokens",
-        "_engines/postgres/statements.py",
-        "((id, queue, token) in (select * from unnest(:ids, :queues, :tokens))) is true",
-        "((id, queue) in (select id, queue from unnest(:ids, :queues, :tokens) as each(id, queue, token))) is true",
-        "engines/test_postgres_wakes.py::"
-        "test_acks_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_anew_meanwhile",
-    ),
-    Mutant(
         "Postgres acks together what has lapsed",
         "_engines/postgres/statements.py",
-        "where queue = any(:queues) and id = any(:ids) and {LEASED}\n",
-        "where queue = any(:queues) and id = any(:ids) and :now = :now\n",
+        "where {_BY_EACH} and queue = :queue and {LEASED}\n",
+        "where {_BY_EACH} and queue = :queue and :now = :now\n",
         "conformance/test_postgres.py::test_a_batch_of_acks_is_judged_row_by_row",
     ),
     Mutant(
         "Postgres looks for acked jobs in every queue",
         "_engines/postgres/statements.py",
-        "where queue = any(:queues) and id = any(:ids)",
-        "where id = any(:ids)",
+        "where {_BY_EACH} and queue = :queue and",
+        "where {_BY_EACH} and",
         "engines/test_postgres_plans.py::test_a_statement_is_led_by_the_index_that_was_made_for_it[ACK_TOGETHER]",
     ),
     Mutant(
@@ -2192,12 +2184,14 @@ MUTANTS = [
         "test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried_everything",
     ),
     Mutant(
-        "Postgres releases and extends together without looking at the tokens",
+        "Postgres acks, releases and extends together without looking at the tokens",
         "_engines/postgres/statements.py",
         "((id, token) in (select * from unnest(:ids, :tokens))) is true",
         "(id in (select id from unnest(:ids, :tokens) as each(id, token))) is true",
         "engines/test_postgres_wakes.py::"
-        "test_moves_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_anew_meanwhile",
+        "test_moves_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_anew_meanwhile "
+        "engines/test_postgres_wakes.py::"
+        "test_acks_that_have_waited_for_a_row_leave_one_alone_that_was_claimed_anew_meanwhile",
     ),
     Mutant(
         "Postgres gives a retry an attempt more than the stamp says",
@@ -2608,8 +2602,8 @@ MUTANTS = [
     Mutant(
         "Postgres keeps the lane of every stream and queue",
         "_engines/postgres/engine.py",
-        "            if key is not None:\n                del self._named[key]\n",
-        "            pass\n",
+        "partial(self._named.pop, key)",
+        "lambda: None",
         "engines/test_postgres_reading.py::test_a_lane_is_forgotten_whose_last_call_is_withdrawn_before_it_is_sent",
     ),
     Mutant(

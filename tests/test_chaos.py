@@ -200,6 +200,16 @@ PLANTED = {
         [taken(2, _JOB), taken(4, _AGAIN), settled(5, "release", _AGAIN), taken(6, {**_TOO_SOON, "steps": 1})],
         None,
     ),
+    "a claim in a claim, and another of a later reading before both": Planted(
+        checker.held_by_two,
+        [
+            taken(1, {**_JOB, "start": 100.0, "end": 101.0}),
+            settled(2, "release", {**_JOB, "start": 100.0, "end": 101.0}),
+            taken(4, {**_JOB, "steps": 1}),
+            taken(6, {**_TOO_SOON, "steps": 1}),
+        ],
+        "held by two",
+    ),
     "a claim in a claim, and another after its lapse": Planted(
         checker.held_by_two,
         [taken(2, _JOB), taken(4, {**_TOO_SOON, "steps": 1}), settled(5, "release", _TOO_SOON), taken(6, _AGAIN)],

@@ -86,8 +86,8 @@ class MemoryEngine:
         self.check_open()
         await self.checkpoint()
 
-    def arrive(self) -> float:
-        """What follows the checkpoint of a verb: the clock is read. `do` has it written out, to spare it the call."""
+    def now(self) -> float:
+        """The clock's reading after a checkpoint, to which the tables are brought; `do` spares itself the call."""
         self.check_open()
         clock = self._clock
         now = clock()
@@ -108,14 +108,14 @@ class MemoryEngine:
         raise RuntimeError("the memory engine has no connection to join: use begin_tx, transaction or with_tx")
 
     async def begin(self) -> "MemoryTx":
-        await self.checkpoint()
+        await self.idle()
         self.check_open()
         self._last_transaction += 1
         return MemoryTx(self, self._tables, self._last_transaction)
 
     def merge(self, key: int, last: Staged | None, streams: Sequence[str]) -> None:
         """Commit a transaction: its effects, then its wakes."""
-        self.arrive()
+        self.now()
         self._merging.acquire_nowait()  # never held across an await, so never held here
         try:
             record = effects(last)
@@ -164,8 +164,9 @@ class MemoryTx:
 
     async def do(self, op: Op[A]) -> A:
         engine = self._engine
+        engine.check_open()
         await engine.checkpoint()
-        now = engine.arrive()
+        now = engine.now()
         answer: A = _HANDLERS[op.__class__](self, op)
         if isinstance(op, ops.Write):
             self._staged = staged(op, answer, now, self._staged)
@@ -175,7 +176,7 @@ class MemoryTx:
         await self._engine.idle()
 
     async def commit(self) -> None:
-        await self._engine.checkpoint()
+        await self._engine.idle()
         self._engine.merge(self._key, self._staged, self._streams)
         self._open = False
 

@@ -11,19 +11,20 @@ __all__ = ["enqueued", "published", "settled"]
 
 
 def enqueued(write: ops.Enqueue, ids: Iterable[int], now: float) -> list[JobRow]:
-    """The rows that an enqueue adds, which differ in id and body only."""
+    """The rows that an enqueue adds, which differ in id and body only; there are as many ids as bodies."""
+    # Neither a comprehension nor a strict zip: most writes have one body, and either costs it half a microsecond.
     numbers = iter(ids)
     run_at = rules.ready_at(now, write.delay, write.run_at)
     expires_at = rules.ends_at(now, write.expires)
     rows = []
-    for body in write.bodies:  # a comprehension is a call more on Python 3.11, and most writes have one body
+    for body in write.bodies:
         row = JobRow(next(numbers), write.queue, body, write.stamps, write.priority, run_at, expires_at, now)
         rows.append(row)
     return rows
 
 
 def published(write: ops.Publish, offsets: Iterable[int], now: float) -> list[StreamEvent]:
-    """The events that a publish appends."""
+    """The events that a publish appends; there are as many offsets as bodies."""
     numbers = iter(offsets)
     events = []
     for body in write.bodies:

@@ -13,7 +13,7 @@ import attrs
 
 from .._ops import Enqueue, Notify, Publish, SaveOffset, Write
 from .._rules.queue import JobRow
-from .._values import StreamEvent, opened
+from .._values import StreamEvent, maker_of
 from .outcomes import enqueued, published
 
 __all__ = ["Staged", "View", "effects", "staged"]
@@ -31,7 +31,7 @@ class Staged:
     before: "Staged | None"
 
 
-staged = opened(Staged)
+staged = maker_of(Staged)
 
 
 def effects(last: Staged | None, until: Staged | None = None) -> list[Staged]:

@@ -1,8 +1,8 @@
 """One queue of the memory engine: its rows, and the indexes that keep every claim flat.
 
-An index is a hint, kept in step by `_file`; where a row stands is decided by `slot` of the rules alone. A row that
-leaves an index by another door stays behind as a stale entry, told by where it is filed now, and is dropped when it is
-met or when the stale outnumber the live.
+An index is a hint, kept in step by `add` and `_file`; where a row stands is decided by `slot` of the rules alone. A row
+that leaves an index by another door stays behind as a stale entry, told by where it is filed now, and is dropped when
+it is met or when the stale outnumber the live.
 
 Ready rows wait in up to 16 lanes, a priority each, as long as they come in claim order; any other ready row waits in
 one heap. A claim compares the best lane's head with the heap's. Whatever time moves has a timeline, and the least of
@@ -116,7 +116,7 @@ class QueueTable:
     # Rows in, out and changed
 
     def add(self, rows: Sequence[JobRow], now: float) -> None:
-        """New rows of ascending ids that differ in id and body only: they all stand where the first does."""
+        """New rows of ascending ids that differ in id and body only: those that are ready, and stay so, go together."""
         known, first = self.rows, rows[0]
         if first.expires_at is None and slot(first, now) is READY:
             for row in rows:

@@ -152,8 +152,9 @@ create table $wakes(
 
 _SQLITE = (_SQLITE_1,)  # the n-th leads from version n to the next
 
-# As in SQLite but for the order of claims, which one row comparison must be able to go on behind: `~priority` ascends
-# where priority descends. A queue's table is all change, so it is vacuumed by what has died and not by its share.
+# As in SQLite but for two things. The key of a job has its queue, which spares an index; a sequence keeps ids unique.
+# And one row comparison must be able to go on behind a claim: `~priority` ascends where priority descends. A queue's
+# table is all change, so it is vacuumed by what has died and not by its share.
 _POSTGRES_1 = """
 create table $schema(
  version int8 not null,

@@ -216,17 +216,17 @@ def _publish(op: ops.Publish, now: float, ids: Sequence[int]) -> Steps[list[int]
     offsets = list(range(last - n + 1, last + 1))
     alike = {"stream": op.stream, "key": op.key, "created_at": now}
     together = len(sql.BODIES)
-    alone = n % together
-    if alone < n:
+    whole = n - n % together
+    if whole:
         yield (
             sql.PUBLISH_TOGETHER,
             [
                 {**alike, "offset": offsets[at], **dict(zip(sql.BODIES, op.bodies[at : at + together], strict=True))}
-                for at in range(alone, n, together)
+                for at in range(0, whole, together)
             ],
         )
-    if alone:
-        yield sql.PUBLISH, [{**alike, "offset": offsets[at], "body": op.bodies[at]} for at in range(alone)]
+    if whole < n:
+        yield sql.PUBLISH, [{**alike, "offset": offsets[at], "body": op.bodies[at]} for at in range(whole, n)]
     return offsets
 
 

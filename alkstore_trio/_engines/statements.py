@@ -213,7 +213,7 @@ PUBLISH = """
 insert into $events(stream, "offset", key, body, created_at)
 values (:stream, :offset, :key, :body, :created_at)"""
 
-# Rows that share all but two columns cost a third of what they do one by one.
+# Twenty rows that share all but two columns cost a third of what they do one by one; a hundred would cost no less.
 BODIES = [f"body_{n}" for n in range(20)]
 _OFFSETS_AND_BODIES = ", ".join(f"(:offset + {n}, :{body})" for n, body in enumerate(BODIES))
 PUBLISH_TOGETHER = f"""

@@ -194,7 +194,7 @@ def held_by_two(history: History) -> Iterator[str]:
                 continue
             first_end = _extended(history, first, second)
             overlap = first.start < second.end - _ROUNDED and second.start < first_end - _ROUNDED
-            over = _let_go(history, first, second.known) or _lapsed(claims, first_end, second)
+            over = _let_go(history, first, second.known) or _lapsed(claims, first, first_end, second)
             if overlap and not (over or _shortened(history, first, second)):
                 yield f"held by two: job {first.id}, {first.call.who} and {second.call.who}"
 
@@ -208,9 +208,12 @@ def _extended(history: History, claim: Claim, other: Claim) -> float:
     return end
 
 
-def _lapsed(claims: list[Claim], end: float, other: Claim) -> bool:
+def _lapsed(claims: list[Claim], claim: Claim, end: float, other: Claim) -> bool:
     """Whether a claim between shows that one had lapsed by then, though the clock was set back before the other."""
-    return any(between.start >= end - _ROUNDED and between.known < other.call.began for between in claims)
+    return any(
+        claim.known < between.call.began and between.known < other.call.began and between.start >= end - _ROUNDED
+        for between in claims
+    )
 
 
 def _shortened(history: History, claim: Claim, other: Claim) -> bool:

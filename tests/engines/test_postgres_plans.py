@@ -284,7 +284,18 @@ def test_what_is_asked_all_the_time_costs_no_more_in_a_long_queue(
 
 # Where the table has no rows, and the server knows it: any plan would do then. But a plan is kept until the next vacuum
 # or statistics, and those come a minute after 2,000 rows have died or 50,000 were added.
-BURSTS = ["ACK", "CLAIM", "CLAIM_BEHIND", "GET_JOB", "HEARTBEAT", "NEXT_READY", "READ_SINCE", "RETRY", "SWEEP"]
+BURSTS = [
+    "ACK",
+    "ACK_TOGETHER",
+    "CLAIM",
+    "CLAIM_BEHIND",
+    "GET_JOB",
+    "HEARTBEAT",
+    "NEXT_READY",
+    "READ_SINCE",
+    "RETRY",
+    "SWEEP",
+]
 
 
 @pytest.mark.parametrize("name", BURSTS)

@@ -94,12 +94,11 @@ class PostgresEngine:
         self._cursors = Cursors(self.hub)
         self._ears = None if listening is None else Ears(listening, self.channel, mark, self.hub)
         self._event = event_class()
-        self._named: dict[Key, Lane[Any, Any]] = {}  # of publishes to a stream, and of claims of a queue
         self._enqueues: Lane[ops.Enqueue, list[int]] = self._lane(
-            self._sending(sqlops.enqueue), lambda op: size_of(op.bodies), Company()
+            self._sending(sqlops.enqueue), lambda op: size_of(op.bodies), Company(), lambda: None
         )
-        self._acks: Lane[ops.Ack, int] = self._lane(self._sending(sqlops.ack), lambda op: len(op.claims), Company())
-        self._claimants, self._publishers = Company(), Company()
+        self._named: dict[Key, Lane[Any, Any]] = {}  # of publishes to a stream, of claims and of acks of a queue
+        self._claimants, self._ackers, self._publishers = Company(), Company(), Company()
         self._start: Callable[[Callable[[], Awaitable[object]]], object] | None = None
         self._tasks: dict[anyio.CancelScope, anyio.Event] = {}
 
@@ -202,9 +201,7 @@ class PostgresEngine:
         answer: Any
         if isinstance(op, ops.Enqueue):
             answer = await self._enqueues.do(op)
-        elif isinstance(op, ops.Ack):
-            answer = await self._acks.do(op)
-        elif isinstance(op, ops.Publish | ops.Claim):
+        elif isinstance(op, ops.Publish | ops.Claim | ops.Ack):
             answer = await self._in_lane(op)
         elif isinstance(op, ops.Notify):
             answer = await self._committed(self.notifying(op))
@@ -225,19 +222,26 @@ class PostgresEngine:
             self.hub.fire(woken)
             self.voice.tell(woken)
 
-    async def _in_lane(self, op: ops.Publish | ops.Claim) -> Any:
+    async def _in_lane(self, op: ops.Publish | ops.Claim | ops.Ack) -> Any:
         """Do an op with whoever asks the same of the same stream or queue; one that is held must not hold others."""
-        key = ("queue", op.queue) if isinstance(op, ops.Claim) else ("stream", op.stream)
+        key: Key
+        company: Company
+        send: Send
+        size: Callable[[Any], int]
+        match op:
+            case ops.Claim():
+                key, company = ("claims", op.queue), self._claimants
+                send, size = self._claimed, lambda op: op.n
+            case ops.Ack():
+                key, company = ("acks", op.queue), self._ackers
+                send, size = self._sending(sqlops.ack), lambda op: len(op.claims)
+            case ops.Publish():
+                key, company = ("stream", op.stream), self._publishers
+                send, size = self._sending(sqlops.publish, key), lambda op: size_of(op.bodies)
         lane = self._named.get(key)
         if lane is None:
-            lane = self._named[key] = (
-                self._lane(self._claimed, lambda op: op.n, self._claimants, key)
-                if isinstance(op, ops.Claim)
-                else self._lane(
-                    self._sending(sqlops.publish, key), lambda op: size_of(op.bodies), self._publishers, key
-                )
-            )
-        return await lane.do(op)
+            lane = self._named[key] = self._lane(send, size, company, partial(self._named.pop, key))
+        return await lane.do(op)  # without an await in between: a lane that is found is entered
 
     async def _claimed(self, together: Sequence[ops.Claim]) -> list[list[JobRow]]:
         with self._cursors.claiming(together[0].queue) as cursor:
@@ -246,16 +250,12 @@ class PostgresEngine:
         return answers
 
     def _lanes(self) -> list[Lane[Any, Any]]:
-        return [self._enqueues, self._acks, *self._named.values()]
+        return [self._enqueues, *self._named.values()]
 
-    def _lane(self, send: Send, size: Callable[[Any], int], company: Company, key: Key | None = None) -> Lane[Any, Any]:
-        """A lane; one of a stream or a queue, which ``key`` names, is forgotten once nobody is in it."""
-
-        def left() -> None:
-            if key is not None:
-                del self._named[key]
-
-        return Lane(send, size, self._answered, self._start_soon, self._event, self._turns.pause, company, left)
+    def _lane(
+        self, send: Send, size: Callable[[Any], int], company: Company, emptied: Callable[[], object]
+    ) -> Lane[Any, Any]:
+        return Lane(send, size, self._answered, self._start_soon, self._event, self._turns.pause, company, emptied)
 
     def _sending(
         self, steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]], key: Key | None = None

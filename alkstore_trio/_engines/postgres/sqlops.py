@@ -174,16 +174,17 @@ def _ack(op: ops.Ack, clock: float | None) -> Steps[int]:
 
 
 def ack(together: Sequence[ops.Ack], clock: float | None) -> Steps[list[int]]:
-    """How many of the claims of each of some acks landed, in one statement."""
-    each = [(op.queue, job_id, token) for op in together for job_id, token in op.claims]
+    """How many of the claims of each of some acks of one queue landed, in one statement."""
+    queue = together[0].queue
+    each = [claim for op in together for claim in op.claims]
     if not each:
         return [0 for _ in together]
     if len(each) == 1 and len(together) == 1:
-        [(queue, job_id, token)] = each
+        [(job_id, token)] = each
         rows = yield sql.ACK, {"clock": clock, "queue": queue, "id": job_id, "token": token}
         return [len(rows)]
-    queues, ids, tokens = (list(column) for column in zip(*each, strict=True))
-    rows = yield sql.ACK_TOGETHER, {"clock": clock, "queues": queues, "ids": ids, "tokens": tokens}
+    ids, tokens = (list(column) for column in zip(*each, strict=True))
+    rows = yield sql.ACK_TOGETHER, {"clock": clock, "queue": queue, "ids": ids, "tokens": tokens}
     left = set(rows)
     answers = []
     for op in together:

@@ -232,11 +232,12 @@ delete from $jobs
 where id = :id and queue = :queue and token = :token and {LEASED}
 returning id"""
 
-# `is true` keeps the claims from being joined, which compares each with each.
+# `is true` keeps the claims from being joined, which may compare each with each.
+_BY_EACH = "id = any(:ids) and ((id, token) in (select * from unnest(:ids, :tokens))) is true"
+
 ACK_TOGETHER = f"""
 delete from $jobs
-where queue = any(:queues) and id = any(:ids) and {LEASED}
- and ((id, queue, token) in (select * from unnest(:ids, :queues, :tokens))) is true
+where {_BY_EACH} and queue = :queue and {LEASED}
 returning id, token"""
 
 FAIL = f"""
@@ -266,7 +267,6 @@ where id = :id and queue = :queue and token = :token and {LEASED}
 returning 1"""
 
 _BY_ONE = "id = :id and token = :token"
-_BY_EACH = "id = any(:ids) and ((id, token) in (select * from unnest(:ids, :tokens))) is true"
 _GIVEN_BACK_AT = "coalesce(:now + :delay, run_at)"
 
 _RELEASE = f"""

@@ -1130,6 +1130,35 @@ async def test_names_then_payload_then_numbers_are_checked_in_a_transaction_and_
             await _refused(error, call, tx)
 
 
+@_each_order(_ORDERS)
+async def test_one_who_is_cancelled_too_is_told_that_the_store_is_closed(store: Store, steps: list[_Step]) -> None:
+    told = 0
+    async with _ground(store) as ground:
+        await store.aclose()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            for error, call in steps:
+                with pytest.raises(error):
+                    await _done(call(ground))
+                told += 1
+    assert told == len(steps)
+
+
+@_each_order(_ORDERS_TX)
+async def test_one_who_is_cancelled_in_a_transaction_too_is_told_that_the_store_is_closed(
+    store: Store, steps: list[_Step]
+) -> None:
+    told = 0
+    async with store.begin_tx() as tx:
+        await store.aclose()
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            for error, call in steps:
+                await _refused(error, call, tx)
+                told += 1
+    assert told == len(steps)
+
+
 @_each_order(_ORDERS_TX)
 async def test_names_then_payload_then_numbers_are_checked_before_a_transactions_end(
     store: Store, steps: list[_Step]

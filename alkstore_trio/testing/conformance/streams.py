@@ -102,7 +102,7 @@ async def test_publish_many_gives_the_offsets_in_order(store: Store) -> None:
 async def test_publish_many_takes_any_number(store: Store) -> None:
     stream = store.stream("s")
     published: list[int] = []
-    for number in (1, 2, 19, 20, 21, 39, 40, 41, 101, 501):  # some travel to a database by twenties
+    for number in (1, 2, 19, 20, 21, 39, 40, 41, 101, 501):  # an engine may store so many at a time
         payloads = list(range(len(published), len(published) + number))
         offsets = await stream.publish_many(payloads)
         assert offsets == sorted(offsets)
