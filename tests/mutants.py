@@ -845,6 +845,20 @@ MUTANTS = [
         "conformance/test_memory.py::test_a_discarded_transaction_leaves_nothing",
     ),
     Mutant(
+        "memory's transaction passes a checkpoint before it finds the store closed",
+        "_engines/memory.py",
+        "        engine.check_open()  # `idle`, less a coroutine\n",
+        "",
+        "conformance/test_memory.py::test_every_verb_of_a_closed_store_is_closed_before_anything_else",
+    ),
+    Mutant(
+        "a listener passes a checkpoint before he finds the store closed",
+        "_receivers.py",
+        "    await engine.idle()\n    inbox = _WakeInbox()\n",
+        "    await engine.checkpoint()\n    inbox = _WakeInbox()\n",
+        "conformance/test_memory.py::test_every_verb_of_a_closed_store_is_closed_before_anything_else",
+    ),
+    Mutant(
         "memory takes no notice of a clock that steps back",
         "_engines/memory.py",
         "        if now < tables.latest:\n",

@@ -164,7 +164,7 @@ class MemoryTx:
 
     async def do(self, op: Op[A]) -> A:
         engine = self._engine
-        engine.check_open()
+        engine.check_open()  # `idle`, less a coroutine
         await engine.checkpoint()
         now = engine.now()
         answer: A = _HANDLERS[op.__class__](self, op)

@@ -29,6 +29,7 @@ from ..._tx import Tx
 from ..._waiting import StopToken
 from .._clocks import ManualClock
 from .._drive import tick
+from .driving import being_cancelled
 from .kit import Effects
 
 # What the tests stand on
@@ -1118,6 +1119,8 @@ async def test_names_then_spec_then_payload_then_numbers_are_checked_and_closed_
             with pytest.raises(error) as refusal:
                 await _done(call(ground))
             assert refusal.type is error
+            with pytest.raises(error), being_cancelled():
+                await _done(call(ground))
 
 
 @_each_order(_ORDERS_TX)
@@ -1128,35 +1131,8 @@ async def test_names_then_payload_then_numbers_are_checked_in_a_transaction_and_
         await store.aclose()
         for error, call in steps:
             await _refused(error, call, tx)
-
-
-@_each_order(_ORDERS)
-async def test_one_who_is_cancelled_too_is_told_that_the_store_is_closed(store: Store, steps: list[_Step]) -> None:
-    told = 0
-    async with _ground(store) as ground:
-        await store.aclose()
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            for error, call in steps:
-                with pytest.raises(error):
-                    await _done(call(ground))
-                told += 1
-    assert told == len(steps)
-
-
-@_each_order(_ORDERS_TX)
-async def test_one_who_is_cancelled_in_a_transaction_too_is_told_that_the_store_is_closed(
-    store: Store, steps: list[_Step]
-) -> None:
-    told = 0
-    async with store.begin_tx() as tx:
-        await store.aclose()
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            for error, call in steps:
-                await _refused(error, call, tx)
-                told += 1
-    assert told == len(steps)
+            with pytest.raises(error), being_cancelled():
+                await _done(call(tx))
 
 
 @_each_order(_ORDERS_TX)

@@ -3,7 +3,8 @@
 Nothing here names an engine or waits for real time: a bound only turns a hang into a failure.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -23,6 +24,7 @@ __all__ = [
     "Failure",
     "Gate",
     "Running",
+    "being_cancelled",
     "counted",
     "holds",
     "passing",
@@ -129,6 +131,14 @@ async def passing(store: Store, clock: ManualClock, seconds: float, step: float 
     for _ in range(round(seconds / step)):
         clock.advance(step)
         await rest(store)
+
+
+@contextmanager
+def being_cancelled() -> Iterator[None]:
+    """A block that is cancelled from its first checkpoint on, which ends it without an error."""
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        yield
 
 
 async def to_be_cancelled() -> None:

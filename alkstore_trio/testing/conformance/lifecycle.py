@@ -20,6 +20,7 @@ from ..._stream import Stream
 from ..._tx import Tx
 from ..._waiting import StopToken
 from .._clocks import ManualClock
+from .driving import being_cancelled
 from .kit import Case
 from .seam import SEAM_FORMS, SEAM_VERBS
 
@@ -222,10 +223,8 @@ async def test_every_verb_of_a_closed_store_is_closed_before_anything_else(
     async with _closed(store) as hands:
         with pytest.raises(Closed):
             await verb(hands)
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            with pytest.raises(Closed):
-                await verb(hands)
+        with pytest.raises(Closed), being_cancelled():
+            await verb(hands)
 
 
 _REFUSED: dict[str, tuple[type[Exception], Callable[[_Hands], Any]]] = {
