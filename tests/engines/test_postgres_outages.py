@@ -784,7 +784,7 @@ async def test_a_worker_outlives_an_ack_whose_connection_is_cut(server: Server, 
                     both.set()
 
             async def cut() -> None:
-                await until(lambda: _acking(store) and under_way(store))
+                await until(lambda: ("acks", "jobs") in engine_of(store)._named and under_way(store))
                 between.cut()
                 between.resume()
 
@@ -795,10 +795,6 @@ async def test_a_worker_outlives_an_ack_whose_connection_is_cut(server: Server, 
                 await other.queue("jobs").enqueue("second")
             await both.wait()
             tasks.cancel_scope.cancel()
-
-
-def _acking(store: Store) -> bool:
-    return ("acks", "jobs") in engine_of(store)._named
 
 
 async def test_a_leader_outlives_a_renewal_whose_connection_is_cut(server: Server, place: Place) -> None:

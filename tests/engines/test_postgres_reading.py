@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import Closed, DatabaseError, Job, StopToken, Store, _worker
+from alkstore_trio import Closed, DatabaseError, Job, StopToken, Store, Stream, _worker
 from alkstore_trio import _ops as ops
 from alkstore_trio._engines.postgres import cursors, lanes, sqlops
 from alkstore_trio._engines.postgres import tx as tx_module
@@ -34,6 +34,11 @@ async def _waiting_for(dsn: str, sessions: int) -> None:
             if waiting >= sessions:
                 return
             await checkpoint()
+
+
+async def _publish_within(scope: anyio.CancelScope, stream: Stream) -> None:
+    with scope:
+        await stream.publish("cancelled")
 
 
 async def test_a_store_can_be_left_while_another_task_is_in_a_verb_that_is_yet_to_wake_somebody(
@@ -150,17 +155,13 @@ async def test_one_who_gives_up_does_not_fail_those_who_travel_with_him(
         async def publish() -> None:
             published.append(await stream.publish("x"))
 
-        async def give_up() -> None:
-            with giving_up:
-                await stream.publish("never")
-
         with psycopg.connect(dsn) as holder, anyio.fail_after(_BOUND):
             holder.execute(f"update {schema}.streams set last = last")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(publish)  # goes first
                 await _waiting_for(dsn, 1)
                 tasks.start_soon(publish)
-                tasks.start_soon(give_up)
+                tasks.start_soon(_publish_within, giving_up, stream)
                 while len(lane["stream", "s"]._waiting) < 2:
                     await checkpoint()
                 holder.commit()
@@ -184,16 +185,14 @@ async def test_a_lane_is_forgotten_whose_last_call_is_withdrawn_before_it_is_sen
         await stream.publish("first")
         named = engine_of(store)._named
 
-        async def give_up() -> None:
-            with giving_up:
-                await stream.publish("never")
-
         with psycopg.connect(dsn) as holder, anyio.fail_after(_BOUND):
             holder.execute(f"update {schema}.streams set last = last")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(stream.publish, "second")  # goes first
+                while ("stream", "s") not in named:
+                    await checkpoint()
                 await _waiting_for(dsn, 1)
-                tasks.start_soon(give_up)
+                tasks.start_soon(_publish_within, giving_up, stream)
                 lane = named["stream", "s"]
                 while not lane._waiting:
                     await checkpoint()
@@ -648,15 +647,11 @@ async def test_those_who_wait_in_a_lane_that_is_held_up_can_go(opened: Opening, 
                 except Closed as error:
                     told.append(type(error))
 
-            async def publish_or_not() -> None:
-                with cancelled:
-                    await stream.publish("cancelled")
-
             await stream.publish("first")
             holder.execute(f"update {schema}.streams set last = last")
             tasks.start_soon(publish, "second")
             await _waiting_for(dsn, 1)
-            tasks.start_soon(publish_or_not)
+            tasks.start_soon(_publish_within, cancelled, stream)
             while len(lane["stream", "s"]._waiting) < 1:
                 await checkpoint()
             cancelled.cancel()

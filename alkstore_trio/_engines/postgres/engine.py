@@ -225,23 +225,25 @@ class PostgresEngine:
     async def _in_lane(self, op: ops.Publish | ops.Claim | ops.Ack) -> Any:
         """Do an op with whoever asks the same of the same stream or queue; one that is held must not hold others."""
         key: Key
-        company: Company
-        send: Send
-        size: Callable[[Any], int]
-        match op:
-            case ops.Claim():
-                key, company = ("claims", op.queue), self._claimants
-                send, size = self._claimed, lambda op: op.n
-            case ops.Ack():
-                key, company = ("acks", op.queue), self._ackers
-                send, size = self._sending(sqlops.ack), lambda op: len(op.claims)
-            case ops.Publish():
-                key, company = ("stream", op.stream), self._publishers
-                send, size = self._sending(sqlops.publish, key), lambda op: size_of(op.bodies)
+        if isinstance(op, ops.Publish):
+            key = ("stream", op.stream)
+        else:
+            key = ("claims" if isinstance(op, ops.Claim) else "acks", op.queue)
         lane = self._named.get(key)
         if lane is None:
-            lane = self._named[key] = self._lane(send, size, company, partial(self._named.pop, key))
+            lane = self._named[key] = self._lane_for(op, key)
         return await lane.do(op)  # without an await in between: a lane that is found is entered
+
+    def _lane_for(self, op: ops.Publish | ops.Claim | ops.Ack, key: Key) -> Lane[Any, Any]:
+        forget = partial(self._named.pop, key)
+        match op:
+            case ops.Publish():
+                send = self._sending(sqlops.publish, key)
+                return self._lane(send, lambda op: size_of(op.bodies), self._publishers, forget)
+            case ops.Claim():
+                return self._lane(self._claimed, lambda op: op.n, self._claimants, forget)
+            case ops.Ack():
+                return self._lane(self._sending(sqlops.ack), lambda op: len(op.claims), self._ackers, forget)
 
     async def _claimed(self, together: Sequence[ops.Claim]) -> list[list[JobRow]]:
         with self._cursors.claiming(together[0].queue) as cursor:
@@ -253,9 +255,9 @@ class PostgresEngine:
         return [self._enqueues, *self._named.values()]
 
     def _lane(
-        self, send: Send, size: Callable[[Any], int], company: Company, emptied: Callable[[], object]
+        self, send: Send, size: Callable[[Any], int], company: Company, forget: Callable[[], object]
     ) -> Lane[Any, Any]:
-        return Lane(send, size, self._answered, self._start_soon, self._event, self._turns.pause, company, emptied)
+        return Lane(send, size, self._answered, self._start_soon, self._event, self._turns.pause, company, forget)
 
     def _sending(
         self, steps: Callable[[Sequence[Any], float | None], Steps[list[Any]]], key: Key | None = None

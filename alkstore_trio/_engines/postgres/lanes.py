@@ -74,6 +74,7 @@ class Lane(Generic[Q, A]):
         "_busy",
         "_closed",
         "_company",
+        "_emptied",
         "_event",
         "_forget",
         "_patience",
@@ -81,7 +82,6 @@ class Lane(Generic[Q, A]):
         "_send_all",
         "_size",
         "_start_soon",
-        "_waited_for",
         "_waiting",
     )
 
@@ -94,7 +94,7 @@ class Lane(Generic[Q, A]):
         event: Callable[[], Event],
         pause: Callable[[], Awaitable[object]],
         company: Company,
-        emptied: Callable[[], object],
+        forget: Callable[[], object],
     ) -> None:
         self._send_all = send
         self._size = size
@@ -104,11 +104,11 @@ class Lane(Generic[Q, A]):
         self._event = event  # the loop's own
         self._pause = pause  # while all others have a turn
         self._company = company
-        self._forget = emptied  # called when nobody is in it any more
+        self._forget = forget  # called when nobody is in it any more
         self._busy = False
         self._closed = False
         self._patience: anyio.CancelScope  # with what is under way together
-        self._waited_for: Event | None = None  # by whoever waits for that
+        self._emptied: Event | None = None
 
     @property
     def idle(self) -> bool:
@@ -150,15 +150,15 @@ class Lane(Generic[Q, A]):
     async def emptied(self) -> None:
         """Wait until nothing is under way."""
         while not self.idle:
-            self._waited_for = self._event()
-            await self._waited_for.wait()
+            self._emptied = self._event()
+            await self._emptied.wait()
 
     def _end(self) -> None:
         self._busy = False
         if not self._waiting:
             self._forget()
-            if self._waited_for is not None:
-                self._waited_for.set()
+            if self._emptied is not None:
+                self._emptied.set()
 
     def close(self) -> None:
         """Refuse whoever waits."""

@@ -7,6 +7,7 @@ The threads never refer to a `SqliteTx`, so dropping it ends it.
 
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio.lowlevel import checkpoint
@@ -64,7 +65,7 @@ class SqliteTx:
         answer: A
         now = self._engine.now()
         if self._hold is not None or isinstance(op, ops.Publish):
-            answer = await self._really(self._doing(op, lambda: now))  # it is staged too, but for its wakes alone
+            answer = await self._really(self._doing(op, now))  # it is staged too, but for its wakes alone
         else:
             answer = await _STAGING[op.__class__](self, op)
         if isinstance(op, ops.Write):
@@ -113,20 +114,21 @@ class SqliteTx:
 
     # Real
 
-    def _doing(self, op: Op[Any], clock: Callable[[], float]) -> Work:
+    def _doing(self, op: Op[Any], now: float) -> Work:
         """The work of an op in the real transaction, with ids that nobody has to be waited for."""
         shared, own, n = self._engine.ids, self._ids, sqlops.ids_of(op)
+        done = partial(doing, op, lambda: now)
         if not n:
-            return doing(op, clock)
+            return done()
         if not own.left and (ids := shared.take(n)) is not None:
-            return doing(op, clock, ids)
+            return done(ids)
         for block in shared.empty():  # before those that are reserved now: ids keep the order of enqueueing
             own.add(block)
 
         def work(session: Session) -> Any:
             if n > own.left:
                 own.add(session.run(sqlops.reserve(max(n - own.left, BLOCK))))
-            return doing(op, clock, own.take(n) or ())(session)
+            return done(own.take(n) or ())(session)
 
         return work
 
