@@ -2116,11 +2116,25 @@ MUTANTS = [
         "conformance/test_postgres.py::test_a_claim_order_holds_over_many_priorities",
     ),
     Mutant(
-        "Postgres gives the rows of a claim in any order",
-        "_engines/postgres/statements.py",
-        'left join filed on claims\norder by ~priority, run_at, id"""',
-        'left join filed on claims\norder by id desc"""',
+        "Postgres gives the rows of a claim without regard to their priorities",
+        "_engines/postgres/sqlops.py",
+        "            rows.sort(key=_BY_PRIORITY, reverse=True)\n",
+        "",
         "conformance/test_postgres.py::test_a_batch_is_as_many_single_claims",
+    ),
+    Mutant(
+        "Postgres gives the rows of a claim in the order of their ids",
+        "_engines/postgres/sqlops.py",
+        "            rows.sort(key=_BY_AGE)\n",
+        "",
+        "conformance/test_postgres.py::test_a_batch_is_as_many_single_claims",
+    ),
+    Mutant(
+        "Postgres tells queues apart by their hashes alone",
+        "_engines/postgres/statements.py",
+        "_HASHED_QUEUE = f\"queue_hash = {_hash(':queue')} and {_QUEUE}\"",
+        "_HASHED_QUEUE = f\"queue_hash = {_hash(':queue')}\"",
+        "engines/test_postgres_reading.py::test_two_queues_of_one_hash_are_two",
     ),
     Mutant(
         "Postgres gives all that was claimed together to one worker",
@@ -2687,10 +2701,12 @@ MUTANTS = [
     Mutant(
         "Postgres deals out claims by their order alone",
         "_engines/postgres/sqlops.py",
-        "                claimed.setdefault(job.worker_id, deque()).append(job)\n"
-        "            return [_dealt(claimed.get(op.worker_id), op.n) for op in together], seconds\n",
-        "                claimed.setdefault(None, deque()).append(job)\n"
-        "            return [_dealt(claimed.get(None), op.n) for op in together], seconds\n",
+        "                claimed.setdefault(row.worker_id, []).append(row)\n"
+        "            shares = {worker_id: iter(jobs) for worker_id, jobs in claimed.items()}\n"
+        "            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], seconds\n",
+        "                claimed.setdefault(None, []).append(row)\n"
+        "            shares = {worker_id: iter(jobs) for worker_id, jobs in claimed.items()}\n"
+        "            return [list(islice(shares.get(None, ()), op.n)) for op in together], seconds\n",
         "engines/test_postgres_reading.py::test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name",
     ),
     Mutant(

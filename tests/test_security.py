@@ -191,7 +191,7 @@ def _built(tree: ast.AST) -> list[str]:
 
 _OF_MEMORY = {"_engines/memory.py", "_engines/overlay.py", "_engines/queue_table.py", "_engines/tables.py"}
 _MAY_BUILD = sorted({name for name in SOURCES if name.startswith("_engines/")} - _OF_MEMORY | {"schema.py"})
-_FRAGMENT = r"_?[A-Z][A-Z_]*|_deadline\('[^']*'\)|_lane_of_pending\(_[A-Z_]+, '[^']*'\)"  # of constants alone
+_FRAGMENT = r"_?[A-Z][A-Z_]*|_(?:deadline|hash)\('[^']*'\)|_lane_of_pending\(_[A-Z_]+, '[^']*'\)"  # of constants alone
 _CATALOGUE = re.compile(rf"_?[A-Z][A-Z_]*: (?:{_FRAGMENT})(?:, (?:{_FRAGMENT}))*")
 
 _WITHOUT_COMMENTS = """\
@@ -212,7 +212,9 @@ _STATEMENTS = {
         "Server._upgrade: ';'.join(statements)",
     ],
     "_engines/postgres/statements.py": [
+        "_hash: queue",  # called with constants, when the module is imported
         "compiled: _HINT.sub('', template)",  # a template is a constant of the catalogue
+        "compiled: _HINT.sub('', template).lstrip().replace(_QUEUE, _HASHED_QUEUE)",
         "compiled: _CLOCK, text[5:]",
         "compiled: _CLOCK, text",
         "compiled.numbered: numbers.setdefault(name, len(numbers) + 1), _TYPES[name]",
@@ -288,7 +290,11 @@ _OTHER_TEXTS = {
         "Voice.payloads: self._mark + channel",
         "server_channel: blake2b(schema.encode(), digest_size=12).hexdigest()",
     ],
-    "_engines/postgres/wire.py": ["_array.encode_all: b''.join(parts)"],
+    "_engines/postgres/wire.py": [
+        ": code",
+        "_item: code",
+        "_array.encode_all: b''.join([_HEAD(1, 1, element, len(items), 1), *items])",
+    ],
     "_engines/sqlite/engine.py": [
         "SqliteEngine.__init__: os.getpid(), self.origin",
         "SqliteEngine._end: self._writer.join()",

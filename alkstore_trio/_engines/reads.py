@@ -3,7 +3,7 @@
 Each is a generator of an op alone, with no clock: it yields a text and its parameters, and is sent the rows.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from .._rules.stamps import Stamps
 from .._values import Schedule, ScheduleOptions, ScheduleState, StreamEvent, event_of
 from . import statements as sql
 
-__all__ = ["READS", "STATE_NUMBERS", "events", "get_offset", "job_row", "next_ready", "page"]
+__all__ = ["READS", "STATE_NUMBERS", "events", "get_offset", "job_rows", "names", "next_ready", "page"]
 
 A = TypeVar("A")
 
@@ -28,50 +28,53 @@ STATE_NUMBERS = {state: number for number, state in enumerate(_STATES)}
 _stamps = lru_cache(maxsize=256)(Stamps)  # a queue's rows have few
 
 
-def job_row(values: Sequence[Any]) -> JobRow:
-    """A job as `statements.JOB` lists it."""
-    (
-        job_id,
-        queue,
-        body,
-        state,
-        priority,
-        run_at,
-        expires_at,
-        attempts,
-        max_attempts,
-        visibility_timeout,
-        base_backoff,
-        dead_retention,
-        worker_id,
-        claim_expires_at,
-        token,
-        created_at,
-        last_error,
-        died_at,
-    ) = values
-    return JobRow(
-        job_id,
-        queue,
-        body,
-        _stamps(visibility_timeout, max_attempts, base_backoff, dead_retention),
-        priority,
-        run_at,
-        expires_at,
-        created_at,
-        _STATES[state],
-        attempts,
-        token,
-        worker_id,
-        claim_expires_at,
-        last_error,
-        died_at,
-    )
+def job_rows(rows: Iterable[Sequence[Any]]) -> list[JobRow]:
+    """Jobs as `statements.JOB` lists them; what a row has besides is passed over."""
+    return [
+        JobRow(
+            job_id,
+            queue,
+            body,
+            _stamps(visibility_timeout, max_attempts, base_backoff, dead_retention),
+            priority,
+            run_at,
+            expires_at,
+            created_at,
+            _STATES[state],
+            attempts,
+            token,
+            worker_id,
+            claim_expires_at,
+            last_error,
+            died_at,
+        )
+        for (
+            job_id,
+            queue,
+            body,
+            state,
+            priority,
+            run_at,
+            expires_at,
+            attempts,
+            max_attempts,
+            visibility_timeout,
+            base_backoff,
+            dead_retention,
+            worker_id,
+            claim_expires_at,
+            token,
+            created_at,
+            last_error,
+            died_at,
+            *_,
+        ) in rows
+    ]
 
 
 def _get_job(op: ops.GetJob) -> Steps[JobRow | None]:
     rows = yield sql.GET_JOB, {"id": op.id, "queue": op.queue}
-    return job_row(rows[0]) if rows else None
+    return job_rows(rows)[0] if rows else None
 
 
 def _jobs(op: ops.Jobs) -> Steps[list[JobRow]]:
@@ -82,7 +85,7 @@ def _jobs(op: ops.Jobs) -> Steps[list[JobRow]]:
         rows = yield sql.DEAD_JOBS, page
     else:
         rows = yield sql.JOBS_OF_STATE, page | {"state": STATE_NUMBERS[op.state]}
-    return [job_row(row) for row in rows]
+    return job_rows(rows)
 
 
 def next_ready(
@@ -97,8 +100,9 @@ def next_ready(
     return ops.NextReady(min(instants, default=None), now)
 
 
-def _queue_names(op: ops.QueueNames) -> Steps[list[str]]:
-    rows = yield sql.QUEUE_NAMES, {}
+def names(template: str) -> Steps[list[str]]:
+    """The names that a text asks for, in order."""
+    rows = yield template, {}
     return sorted(name for (name,) in rows)  # here, since a file in UTF-16 has another order
 
 
@@ -124,8 +128,7 @@ def _read_since(op: ops.ReadSince) -> Steps[list[StreamEvent]]:
 
 
 def _stream_names(op: ops.StreamNames) -> Steps[list[str]]:
-    rows = yield sql.STREAM_NAMES, {}
-    return sorted(name for (name,) in rows)
+    return names(sql.STREAM_NAMES)
 
 
 def _schedules(op: ops.Schedules) -> Steps[list[ScheduleState]]:
@@ -141,7 +144,6 @@ READS: dict[type[Op[Any]], Callable[[Any], Steps[Any]]] = {
     ops.GetOffset: get_offset,
     ops.ReadSince: _read_since,
     ops.Jobs: _jobs,
-    ops.QueueNames: _queue_names,
     ops.StreamNames: _stream_names,
     ops.Schedules: _schedules,
 }

@@ -22,7 +22,7 @@ from .._values import QueueStatistics, StreamEvent, StreamStatistics
 from . import statements as sql
 from .outcomes import enqueued, settled
 from .overlay import Staged
-from .reads import READS, STATE_NUMBERS, get_offset, job_row, next_ready, page
+from .reads import READS, STATE_NUMBERS, get_offset, job_rows, names, next_ready, page
 
 __all__ = [
     "HANDLERS",
@@ -114,6 +114,10 @@ def _next_ready_at(op: ops.NextReadyAt, now: float, ids: Sequence[int]) -> Steps
     return next_ready(now, *(due[0] if due else (None, None)), *strays)
 
 
+def _queue_names(op: ops.QueueNames, now: float, ids: Sequence[int]) -> Steps[list[str]]:
+    return names(sql.QUEUE_NAMES)
+
+
 def _claim(op: ops.Claim, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]:
     where = {"queue": op.queue, "now": now, "error": jobs.EXHAUSTED_TEXT}
     [(moved,)] = yield sql.MOVED, where
@@ -125,7 +129,7 @@ def _claim(op: ops.Claim, now: float, ids: Sequence[int]) -> Steps[list[JobRow]]
     if moved & 2:
         yield sql.FILE_EXPIRED, where
     rows = yield sql.FIRST_READY, {"queue": op.queue, "now": now, "n": op.n}
-    claims = [jobs.claimed(job_row(row), op.worker_id, now) for row in rows]
+    claims = [jobs.claimed(row, op.worker_id, now) for row in job_rows(rows)]
     yield (
         sql.CLAIM,
         [
@@ -165,9 +169,9 @@ def _settle_claims(
     landed, refiled = [], []
     for job_id, token in claims:
         held = yield sql.HELD, {"id": job_id, "queue": op.queue, "token": token, "now": now}
-        if held:
+        for row in job_rows(held):
             landed.append((job_id, token))
-            refiled.append(_refiled(settled(job_row(held[0]), op, now), now))
+            refiled.append(_refiled(settled(row, op, now), now))
     yield sql.REFILE, refiled
     return landed
 
@@ -406,6 +410,7 @@ HANDLERS: dict[type[Op[Any]], Callable[[Any, float, Sequence[int]], Steps[Any]]]
     ops.Notify: _notify,
     ops.SaveOffset: _save_offset,
     ops.ReadFromConsumer: _read_from_consumer,
+    ops.QueueNames: _queue_names,
     ops.CountJobs: _count_jobs,
     ops.NextReadyAt: _next_ready_at,
     ops.CountEvents: _count_events,

@@ -378,9 +378,10 @@ def telling(bench: Bench) -> None:
 # Backlogs
 
 _ROWS = """
-insert into alkstore.jobs(queue, body, state, lane, due, priority, run_at, expires_at, attempts, max_attempts,
- visibility_timeout, base_backoff, worker_id, claim_expires_at, token, created_at)
-select 'q', '{}', %(state)s, %(lane)s, at, %(priority)s, at, case when %(expires)s then at end, %(state)s, 9, 300, 5,
+insert into alkstore.jobs(queue_hash, queue, body, state, lane, due, priority, run_at, expires_at, attempts,
+ max_attempts, visibility_timeout, base_backoff, worker_id, claim_expires_at, token, created_at)
+select hashtextextended('q', 0),
+ 'q', '{}', %(state)s, %(lane)s, at, %(priority)s, at, case when %(expires)s then at end, %(state)s, 9, 300, 5,
  case when %(state)s = 1 then 'gone' end, case when %(state)s = 1 then at end, %(state)s, at
 from (select extract(epoch from clock_timestamp())::float8 + %(offset)s as at) as clock, generate_series(1, %(n)s)"""
 

@@ -72,12 +72,13 @@ def connected(server: Server) -> psycopg.Connection[tuple[Any, ...]]:
 # Each kind where the engine would have filed it, spread over time, so that an index by it has something to tell apart;
 # none crosses NOW.
 _FILL = """
-insert into alkstore.jobs(id, queue, body, state, lane, due, priority, run_at, expires_at, attempts, max_attempts,
- visibility_timeout, base_backoff, dead_retention, claim_expires_at, token, created_at, died_at)
-select n, case when mod(n, 10) = 0 then 'other ' || mod(n, 700) else 'q' end, '1', state, lane, due + n * 1e-6,
+insert into alkstore.jobs(id, queue_hash, queue, body, state, lane, due, priority, run_at, expires_at, attempts,
+ max_attempts, visibility_timeout, base_backoff, dead_retention, claim_expires_at, token, created_at, died_at)
+select n, hashtextextended(queue, 0), queue, '1', state, lane, due + n * 1e-6,
  priority, run_at + n * 1e-6, expires_at, attempts, 3, 30, 5, dead_retention, claim_expires_at + n * 1e-6, attempts, 0,
  died_at + n * 1e-6
 from generate_series(1, 200000) as n
+cross join lateral (select case when mod(n, 10) = 0 then 'other ' || mod(n, 700) else 'q' end as queue) as named
 join (values
  (0, 0, 0, 1000060, 0, 1000060, null, 0, null, null, null),  -- delayed
  (1, 0, 0, 1000060, 0, 1000060, 1000090, 0, null, null, null),
@@ -157,7 +158,7 @@ def sorts(plan: Node) -> list[list[str]]:
 
 def led_by(plan: Node) -> list[str]:
     """The indexes of jobs and events, each with the columns that it is asked for."""
-    columns = ("queue", "lane", "priority", "run_at", "due", "expires_at", "died_at", "id", "stream", "offset")
+    columns = ("queue_hash", "lane", "priority", "run_at", "due", "expires_at", "died_at", "id", "stream", "offset")
     return sorted(
         f"{node['Index Name']}({', '.join(column for column in columns if column in words)})"
         for node in nodes(plan)
@@ -193,9 +194,9 @@ def test_a_statement_reads_no_whole_table_and_sorts_nothing(
         assert not sorts(plan)
 
 
-ROW = ["jobs_pkey(queue, id)"]
-_MOVED = [*["jobs_due(queue, due)"] * 2, *["jobs_expiry(queue, lane, expires_at)"] * 2]
-_BEHIND = "jobs_ready(queue, priority, run_at, id)"
+ROW = ["jobs_pkey(queue_hash, id)"]
+_MOVED = [*["jobs_due(queue_hash, due)"] * 2, *["jobs_expiry(queue_hash, lane, expires_at)"] * 2]
+_BEHIND = "jobs_ready(queue_hash, priority, run_at, id)"
 LED_BY: dict[str, list[str]] = {
     "ACK": ROW,
     "FAIL": ROW,
@@ -210,13 +211,13 @@ LED_BY: dict[str, list[str]] = {
     "HEARTBEAT_TOGETHER": ROW,
     "JOBS": ROW,
     "JOBS_OF_STATE": ROW,
-    "DEAD_JOBS": ["jobs_dead(queue, id)"],
-    "COUNT_JOBS": ["jobs_pkey(queue)"],  # it counts every row of the queue
-    "SWEEP": ["jobs_expiry(queue, lane, expires_at)", "jobs_retention(queue, died_at)"],
+    "DEAD_JOBS": ["jobs_dead(queue_hash, id)"],
+    "COUNT_JOBS": ["jobs_pkey(queue_hash)"],  # it counts every row of the queue
+    "SWEEP": ["jobs_expiry(queue_hash, lane, expires_at)", "jobs_retention(queue_hash, died_at)"],
     "READ_SINCE": ["events_pkey(stream, offset)"],
     "READ_FROM_CONSUMER": ["events_pkey(stream, offset)"],
     "TRIM": ["events_pkey(stream, offset)"],
-    "CLAIM": sorted([*_MOVED, "jobs_ready(queue)", "jobs_ready(queue)", *ROW]),
+    "CLAIM": sorted([*_MOVED, "jobs_ready(queue_hash)", "jobs_ready(queue_hash)", *ROW]),
     "CLAIM_BEHIND": sorted([*_MOVED, _BEHIND, _BEHIND, *ROW]),
 }
 
@@ -229,9 +230,9 @@ def test_a_statement_is_led_by_the_index_that_was_made_for_it(
 
 
 _EXPIRED = """
-insert into alkstore.jobs(queue, body, state, lane, due, priority, run_at, expires_at, max_attempts, visibility_timeout,
- base_backoff, created_at)
-select 'expired', '1', 0, 1, 0, 0, 0, 999999, 3, 30, 5, 0 from generate_series(1, 1000)
+insert into alkstore.jobs(queue_hash, queue, body, state, lane, due, priority, run_at, expires_at, max_attempts,
+ visibility_timeout, base_backoff, created_at)
+select hashtextextended('expired', 0), 'expired', '1', 0, 1, 0, 0, 0, 999999, 3, 30, 5, 0 from generate_series(1, 1000)
 """
 
 

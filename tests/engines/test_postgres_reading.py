@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from anyio.lowlevel import checkpoint
 
-from alkstore_trio import Closed, DatabaseError, Job, StopToken, Store, Stream, _worker
+from alkstore_trio import Closed, DatabaseError, Job, JobState, QueueStatistics, StopToken, Store, Stream, _worker
 from alkstore_trio import _ops as ops
 from alkstore_trio._engines.postgres import cursors, lanes, sqlops
 from alkstore_trio._engines.postgres import tx as tx_module
@@ -267,7 +267,7 @@ async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Open
 
 
 async def test_what_is_large_does_not_go_all_together(opened: Opening) -> None:
-    large = "x" * 2**20
+    large = "x" * 2**19
     async with opened() as store:
         departures = _departures(engine_of(store)._enqueues)
         async with anyio.create_task_group() as tasks:
@@ -287,6 +287,31 @@ def test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name() ->
         steps.send([row(1, "b"), row(2, "a"), row(3, "b")])
     [[of_a], of_b], _ = end.value.value
     assert (of_a.id, [job.id for job in of_b]) == (2, [1, 3])
+
+
+async def test_two_queues_of_one_hash_are_two(opened: Opening, dsn: str, schema: str) -> None:
+    async with opened() as store:
+        queue, other = store.queue("q"), store.queue("other")
+        ids = [await queue.enqueue(n, priority=9) for n in range(4)]
+        own = await other.enqueue("own")
+        claims = await queue.claim_batch("w", 2)
+        await claims[0].fail("dead")
+        with psycopg.connect(dsn, autocommit=True) as foreign:
+            foreign.execute(
+                f"""update "{schema}".jobs
+                set queue_hash = (select queue_hash from "{schema}".jobs where queue = 'other')"""
+            )
+        assert [job.id for job in await other.jobs()] == [own]
+        assert await other.jobs(JobState.DEAD) == []
+        assert await other.statistics() == QueueStatistics(1, 0, 0, 1)
+        for verb in (other.delete, other.revive):
+            assert await verb(ids) == 0
+        [claim] = await other.claim_batch("w", 9)
+        assert claim.job.id == own
+        ready_at, deadline = await other.next_ready_at(), claim.job.claim_expires_at
+        assert ready_at is not None
+        assert deadline is not None
+        assert ready_at >= deadline  # of its own claim, the last
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "closed"])

@@ -401,7 +401,7 @@ async def test_a_quick_claim_leaves_no_cursor(opened: Opening, monkeypatch: pyte
 
 async def test_a_claim_of_many_may_take_longer_before_it_leaves_a_cursor() -> None:
     rows = [JobRow(n, "q", "1", PLAIN, 0, 0.0, None, 0.0) for n in range(200)]
-    for n, seconds, leaves in ((1, 0.01, True), (200, 0.01, False), (200, 0.1, True)):
+    for n, seconds, leaves in ((1, 0.005, True), (200, 0.005, False), (200, 0.02, True)):
         known = cursors.Cursors(Hub())
         with known.claiming("q") as claiming:
             claiming.claimed(n, rows[:n], seconds)

@@ -18,8 +18,8 @@ from ..._wake import Hub
 
 __all__ = ["Cursors", "Place"]
 
-_LONG = 0.002  # seconds that a claim takes at the server where something is in its way; a plain one takes some 0.3 ms
-_EACH = 0.0002  # seconds, several times what each of its rows takes besides
+_LONG = 0.002  # seconds until a claim has found its rows where something is in its way; a plain one needs some 0.3 ms
+_EACH = 0.00003  # seconds, several times what finding each of its rows takes besides
 _LASTS = 1.0  # seconds
 
 Place = tuple[int, float, int]  # in the order of claims: the complement of the priority, run_at, id
@@ -57,7 +57,7 @@ class _Claiming:
         self.woken = True
 
     def claimed(self, n: int, rows: list[JobRow], seconds: float) -> None:
-        """It asked for up to ``n`` rows, took so long at the server, and came back with these."""
+        """It asked for up to ``n`` rows, was so long in finding them at the server, and came back with these."""
         if len(rows) < n:
             self.cursors.drop(self.queue)
         elif not self.woken and (self.place is not None or seconds > _LONG + _EACH * n):

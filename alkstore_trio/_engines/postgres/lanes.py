@@ -23,7 +23,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 _PATIENCE = 5.0  # seconds that one who is cancelled waits for what travels with others, before it is called off
-_TOGETHER = 500  # rows of up to 8 KiB, or one call that has more
+_TOGETHER = 250  # rows of up to 8 KiB, or one call that has more; all at once would leave loop and server idle in turn
 _ROW = 8_192
 _OF_LATE = 8  # departures
 

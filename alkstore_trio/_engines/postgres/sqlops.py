@@ -4,9 +4,10 @@ Most ask once. It yields a text of the catalogue and its parameters; `clock` is 
 one, and None there means the server's own. It does no I/O and reads no clock.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
+from itertools import islice
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import attrs
@@ -18,7 +19,7 @@ from ..._rules.queue import JobRow
 from ..._rules.stamps import PLAIN, Stamps
 from ..._values import QueueStatistics, StreamEvent, StreamStatistics
 from .. import statements as common
-from ..reads import READS, events, job_row, next_ready
+from ..reads import READS, events, job_rows, names, next_ready
 from . import statements as sql
 from .cursors import Place
 
@@ -42,6 +43,7 @@ A = TypeVar("A")
 
 Steps = Generator[tuple[str, Mapping[str, Any]], list[tuple[Any, ...]], A]
 
+_BY_AGE, _BY_PRIORITY = itemgetter(5, 0), itemgetter(4)  # of `statements.JOB`; together the order of claims
 _RACES = 5  # rounds that get nothing because of other claims
 
 # Queues
@@ -115,6 +117,10 @@ def enqueue(together: Sequence[ops.Enqueue], clock: float | None) -> Steps[list[
     return [[next(ids)[0] for _ in op.bodies] for op in together]
 
 
+def _queue_names(op: ops.QueueNames, clock: float | None) -> Steps[list[str]]:
+    return names(sql.QUEUE_NAMES)
+
+
 def _count_jobs(op: ops.CountJobs, clock: float | None) -> Steps[QueueStatistics]:
     [counts] = yield common.COUNT_JOBS, {"clock": clock, "queue": op.queue}
     return QueueStatistics(*counts)
@@ -128,7 +134,7 @@ def _next_ready_at(op: ops.NextReadyAt, clock: float | None) -> Steps[ops.NextRe
 def claim(
     together: Sequence[ops.Claim], clock: float | None, behind: Place | None
 ) -> Steps[tuple[list[list[JobRow]], float]]:
-    """The rows that each of some claims of one queue gets, from a place on, and the seconds that it took the server."""
+    """The rows that each of some claims of one queue gets, from a place on, and the seconds that finding them took."""
     workers = {op.worker_id for op in together}
     params: dict[str, Any] = {
         "clock": clock,
@@ -146,21 +152,19 @@ def claim(
             rows = yield sql.CLAIM_BEHIND, params | {"last_rank": rank, "last_run_at": run_at, "last_id": last}
         *first, seconds, filed, missed = rows[0]
         if first[0] is not None:
-            claimed: dict[str | None, deque[JobRow]] = {}
-            for row in rows:
-                job = job_row(row[:-3])
-                claimed.setdefault(job.worker_id, deque()).append(job)
-            return [_dealt(claimed.get(op.worker_id), op.n) for op in together], seconds
+            rows.sort(key=_BY_AGE)
+            rows.sort(key=_BY_PRIORITY, reverse=True)
+            claimed: dict[str | None, list[JobRow]] = {}
+            for row in job_rows(rows):
+                claimed.setdefault(row.worker_id, []).append(row)
+            shares = {worker_id: iter(jobs) for worker_id, jobs in claimed.items()}
+            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], seconds
         if behind is not None:  # too few were left there, and none was claimed
             behind = None
         elif not filed:
             races += 1
             if not missed or races == _RACES:
                 return [[] for _ in together], seconds
-
-
-def _dealt(claimed: deque[JobRow] | None, n: int) -> list[JobRow]:
-    return [claimed.popleft() for _ in range(min(n, len(claimed)))] if claimed else []
 
 
 def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
@@ -448,6 +452,7 @@ HANDLERS: dict[type[Op[Any]], Callable[[Any, float | None], Steps[Any]]] = {
     ops.Publish: _publish,
     ops.SaveOffset: _save_offset,
     ops.ReadFromConsumer: _read_from_consumer,
+    ops.QueueNames: _queue_names,
     ops.CountJobs: _count_jobs,
     ops.NextReadyAt: _next_ready_at,
     ops.CountEvents: _count_events,

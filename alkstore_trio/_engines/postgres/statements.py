@@ -1,7 +1,8 @@
 """The SQL that this engine alone runs, and how a text of the catalogue becomes a statement of the server's.
 
 A verb is one statement. Its clock is read once, into `t`: the server's, or what ``clock=`` gave; ``:now`` is that
-reading. What the catalogue has fits here as it is, but for SQLite's hints. Nothing is built from a value.
+reading. What the catalogue has fits here as it is, but for SQLite's hints, and since a queue is looked for by its hash.
+Nothing is built from a value.
 """
 
 import re
@@ -75,10 +76,18 @@ _HINT = re.compile(r" indexed by \$\w+")
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 
 
+def _hash(queue: str) -> str:
+    return f'hashtextextended({queue} collate "C", 0)'
+
+
+_QUEUE = "queue = :queue"
+_HASHED_QUEUE = f"queue_hash = {_hash(':queue')} and {_QUEUE}"
+
+
 @lru_cache(maxsize=512)
 def compiled(template: str, schema: str) -> tuple[str, tuple[str, ...]]:
     """The statement that a text is for the tables of a schema, a quoted name, and its parameters in their order."""
-    text = _HINT.sub("", template).lstrip()
+    text = _HINT.sub("", template).lstrip().replace(_QUEUE, _HASHED_QUEUE)
     if ":now" in text:
         text = f"with {_CLOCK},\n{text[5:]}" if text.startswith("with ") else f"with {_CLOCK}\n{text}"
     numbers: dict[str, int] = {}
@@ -110,7 +119,7 @@ def _lane_of_pending(run_at: str, attempts: str) -> str:
 
 # Queues
 
-_COLUMNS = """queue, body, state, lane, due, priority, run_at, expires_at, max_attempts, visibility_timeout,
+_COLUMNS = """queue_hash, queue, body, state, lane, due, priority, run_at, expires_at, max_attempts, visibility_timeout,
  base_backoff, dead_retention, created_at"""
 
 ENQUEUE = f"""
@@ -120,7 +129,8 @@ with new as (
   :now + :expires as expires_at
 )
 insert into $jobs({_COLUMNS})
-select :queue, body, 0, case when expires_at <= :now then 2 when run_at <= :now then 1 else 0 end, run_at, :priority,
+select {_hash(":queue")}, :queue, body, 0,
+ case when expires_at <= :now then 2 when run_at <= :now then 1 else 0 end, run_at, :priority,
  run_at, expires_at, :max_attempts, :timeout, :backoff, :retention, :now
 from new, unnest(:bodies) as bodies(body)
 returning id"""
@@ -132,7 +142,8 @@ with new as (
   as rows(queue, body, delay, instant, priority, expiry, max_attempts, timeout, backoff, retention)
 )
 insert into $jobs({_COLUMNS})
-select queue, body, 0, case when expires_at <= :now then 2 when run_at <= :now then 1 else 0 end, run_at, priority,
+select {_hash("queue")}, queue, body, 0,
+ case when expires_at <= :now then 2 when run_at <= :now then 1 else 0 end, run_at, priority,
  run_at, expires_at, max_attempts, timeout, backoff, retention, :now
 from new
 returning id"""
@@ -204,9 +215,9 @@ filed as (
   select id from picked where (select claims from turn)
   union all
   select id from moved))
- returning *
+ returning {JOB}
 )
-select {JOB}, extract(epoch from clock_timestamp() - statement_timestamp())::float8, not claims,
+select {JOB}, date_part('epoch', clock_timestamp() - statement_timestamp()), not claims,
  claims and not gets and (
  (select true from $jobs
   where queue = :queue and lane = 0 and due <= :now and (state = 0 or due < :now)
@@ -218,8 +229,7 @@ select {JOB}, extract(epoch from clock_timestamp() - statement_timestamp())::flo
   limit 1) is not null
 )
 from turn
-left join filed on claims
-order by ~priority, run_at, id"""
+left join filed on claims"""
 
 CLAIM = _CLAIM.format(behind="", enough="")
 CLAIM_BEHIND = _CLAIM.format(
@@ -327,6 +337,21 @@ with deleted as (
  returning 1
 )
 select count(*) from deleted"""
+
+# One of each hash, which would be the only one of 2 ** 64 to stand for two names.
+QUEUE_NAMES = """
+with recursive found(queue_hash, queue) as (
+ (select queue_hash, queue from $jobs order by queue_hash limit 1)
+ union all
+ select next.queue_hash, next.queue
+ from found, lateral (
+  select queue_hash, queue from $jobs
+  where queue_hash > found.queue_hash
+  order by queue_hash
+  limit 1) as next
+)
+select queue
+from found"""
 
 # Where something is ready now, the rest is not looked for.
 NEXT_READY = f"""
@@ -481,7 +506,8 @@ with advanced as (
 ),
 fired as (
  insert into $jobs({_COLUMNS})
- select queue, body, 0, case when :instant + expires <= :instant then 2 else 1 end, :instant, priority, :instant,
+ select {_hash("queue")}, queue, body, 0,
+  case when :instant + expires <= :instant then 2 else 1 end, :instant, priority, :instant,
   :instant + expires, coalesce(max_attempts, :max_attempts), :timeout, :backoff, :retention, :instant
  from advanced, generate_series(1, :times)
 )

@@ -6,6 +6,7 @@ A parameter goes by the type that the statement's text gives it, as the server h
 import re
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from psycopg import adapt, postgres, pq
@@ -27,34 +28,38 @@ def _as_json(value: Any) -> bytes:
     return b"\x01" + str.encode(value)
 
 
+_FORMATS = {16: "?", 20: "q", 21: "h", 23: "i", 700: "f", 701: "d"}  # of what has one size
 _ENCODERS: dict[int, Callable[[Any], bytes]] = {
-    16: struct.Struct("!?").pack,
     17: bytes,
-    20: struct.Struct("!q").pack,
-    21: struct.Struct("!h").pack,
-    23: struct.Struct("!i").pack,
     25: _as_text,
     114: _as_text,
-    700: struct.Struct("!f").pack,
-    701: struct.Struct("!d").pack,
     1043: _as_text,
     3802: _as_json,
+    **{oid: struct.Struct(f"!{code}").pack for oid, code in _FORMATS.items()},
 }
 _ARRAYS = {1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1015: 1043, 1016: 20, 1021: 700, 1022: 701, 3807: 3802}
 
 
-def _array(element: int) -> Callable[[Sequence[Any]], bytes]:
+def _item(element: int) -> Callable[[Any], bytes]:
+    """How one value of an array travels: behind its length."""
+    if code := _FORMATS.get(element):
+        sized = struct.Struct(f"!i{code}")
+        return partial(sized.pack, sized.size - len(_NULL))
     encode = _ENCODERS[element]
 
+    def behind_its_length(value: Any) -> bytes:
+        encoded = encode(value)
+        return _LENGTH(len(encoded)) + encoded
+
+    return behind_its_length
+
+
+def _array(element: int) -> Callable[[Sequence[Any]], bytes]:
+    item = _item(element)
+
     def encode_all(values: Sequence[Any]) -> bytes:
-        parts = [_HEAD(1, 1, element, len(values), 1)]
-        for value in values:
-            if value is None:
-                parts.append(_NULL)
-            else:
-                encoded = encode(value)
-                parts += (_LENGTH(len(encoded)), encoded)
-        return b"".join(parts)
+        items = [_NULL if value is None else item(value) for value in values]
+        return b"".join([_HEAD(1, 1, element, len(items), 1), *items])
 
     return encode_all
 
