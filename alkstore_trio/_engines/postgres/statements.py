@@ -150,7 +150,8 @@ returning id"""
 
 # What time has moved, at most 500 rows of each kind, is filed anew instead of claiming; a claim that did so is asked
 # again. So is one that got nothing though there is something, which another claim holds at this moment. The first rows
-# are the first worker's: there is one for all, or one for each row.
+# are the first worker's: there is one for all, or one for each row. `offset 0` keeps the two selects apart, so that rows
+# which are filed anew are not kept to be shown.
 _CLAIM = f"""
 with moved as materialized (
  select id from (
@@ -229,7 +230,7 @@ select {JOB}, date_part('epoch', clock_timestamp() - statement_timestamp()), not
   limit 1) is not null
 )
 from turn
-left join filed on claims"""
+left join (select * from filed where (select claims from turn) offset 0) as claimed on true"""
 
 CLAIM = _CLAIM.format(behind="", enough="")
 CLAIM_BEHIND = _CLAIM.format(
