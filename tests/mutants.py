@@ -2606,11 +2606,18 @@ MUTANTS = [
     Mutant(
         "Postgres sends each of a lane alone",
         "_engines/postgres/lanes.py",
-        "            if calls and rows + size > _TOGETHER:\n",
+        "            if rows >= enough or (calls and rows + size > _TOGETHER):\n",
         "            if calls:\n",
         "engines/test_postgres_reading.py::test_those_who_travel_together_when_the_store_is_left_arrive "
         "engines/test_postgres_outages.py::"
         "test_calls_that_travel_together_and_whose_connection_is_cut_are_not_sent_again",
+    ),
+    Mutant(
+        "Postgres sends many at once",
+        "_engines/postgres/lanes.py",
+        "        enough = total / 2 if total > _MANY else total\n",
+        "        enough = total\n",
+        "engines/test_postgres_reading.py::test_many_go_in_two_halves",
     ),
     Mutant(
         "Postgres has the first of a lane leave alone whoever is about to come",

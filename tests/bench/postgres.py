@@ -224,6 +224,11 @@ def _with(option: str, measured: Measured, dsn: str) -> float:
 # Draining
 
 
+async def _connected(store: Store) -> None:
+    """As many connections as the peers open before they are timed."""
+    await tasks_of(_TASKS, store.queue("q").statistics)
+
+
 def one_by_one(bench: Bench) -> None:
     jobs = bench.size(20_000, 40)
     goals = {"pgqueuer": "at least 1.1", "pgmq": "at least 2.5"}
@@ -299,6 +304,7 @@ async def drain_batches(dsn: str, jobs: int) -> float:
     async with open_postgres(dsn) as store:
         queue = store.queue("q")
         await _fill(store, jobs)
+        await _connected(store)
 
         async def work() -> None:
             while handles := await queue.claim_batch("worker", _BATCH):

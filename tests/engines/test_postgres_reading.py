@@ -266,8 +266,24 @@ async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Open
         assert set(departures) == {1}
 
 
+async def test_many_go_in_two_halves(opened: Opening) -> None:
+    async with opened() as store:
+        departures = _departures(engine_of(store)._enqueues)
+
+        async def enqueue() -> None:
+            for _ in range(3):
+                await store.queue("q").enqueue("x")
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(80):
+                tasks.start_soon(enqueue)
+        assert departures[:3] == [1, 40, 40]  # the first comes back in time for the second half
+        assert max(departures) == 40
+        assert sum(departures) == 240
+
+
 async def test_what_is_large_does_not_go_all_together(opened: Opening) -> None:
-    large = "x" * 2**19
+    large = "x" * 2**20
     async with opened() as store:
         departures = _departures(engine_of(store)._enqueues)
         async with anyio.create_task_group() as tasks:

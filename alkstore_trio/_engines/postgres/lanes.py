@@ -1,7 +1,7 @@
 """Where calls of one kind that wait together travel together: one statement, one commit, each with its own answer.
 
-The first to come sends its own; those that come while it is under way go together when it has ended, sent by a task of
-the store's, so that no caller's end holds the others up. Nobody waits for company for any length of time; but where
+The first to come sends its own; those that come while it is under way go together when it has ended, many of them in
+two halves, sent by a task of the store's, so that no caller's end holds the others up. Nobody waits for company for any length of time; but where
 there was some of late, the first to come gives others one turn of the loop, so as not to leave without them. A call
 that is not sent yet can be withdrawn; one that is sent is waited for. What the server refuses as a whole is asked again
 one by one.
@@ -23,7 +23,9 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 _PATIENCE = 5.0  # seconds that one who is cancelled waits for what travels with others, before it is called off
-_TOGETHER = 250  # rows of up to 8 KiB, or one call that has more; all at once would leave loop and server idle in turn
+_TOGETHER = 500  # rows of up to 8 KiB, or one call that has more
+_MANY = 300  # rows that go in two halves
+_CALL = 4  # rows, which are as much work as a call is besides its own
 _ROW = 8_192
 _OF_LATE = 8  # departures
 
@@ -186,11 +188,14 @@ class Lane(Generic[Q, A]):
             self._end()
 
     def _next(self) -> list[_Call[Q, A]]:
+        """Those who go now: of many one half, so that the loop has its answers while the server has the other."""
+        sizes = [_CALL + self._size(call.op) for call in self._waiting]
+        total = sum(sizes)
+        enough = total / 2 if total > _MANY else total
         calls: list[_Call[Q, A]] = []
         rows = 0
-        while self._waiting:
-            size = self._size(self._waiting[0].op)
-            if calls and rows + size > _TOGETHER:
+        for size in sizes:
+            if rows >= enough or (calls and rows + size > _TOGETHER):
                 break
             rows += size
             call = self._waiting.popleft()

@@ -150,8 +150,8 @@ returning id"""
 
 # What time has moved, at most 500 rows of each kind, is filed anew instead of claiming; a claim that did so is asked
 # again. So is one that got nothing though there is something, which another claim holds at this moment. The first rows
-# are the first worker's: there is one for all, or one for each row. `offset 0` keeps the two selects apart, so that rows
-# which are filed anew are not kept to be shown.
+# are the first worker's: there is one for all, or one for each row. Behind `offset 0`, what is filed is not kept where
+# nothing is claimed.
 _CLAIM = f"""
 with moved as materialized (
  select id from (
