@@ -1,10 +1,10 @@
 """Where calls of one kind that wait together travel together: one statement, one commit, each with its own answer.
 
 The first to come sends its own; those that come while it is under way go together when it has ended, many of them in
-two halves, sent by a task of the store's, so that no caller's end holds the others up. Nobody waits for company for any length of time; but where
-there was some of late, the first to come gives others one turn of the loop, so as not to leave without them. A call
-that is not sent yet can be withdrawn; one that is sent is waited for. What the server refuses as a whole is asked again
-one by one.
+two halves, sent by a task of the store's, so that no caller's end holds the others up. Nobody waits for company for any
+length of time; but where there was some of late, the first to come gives others one turn of the loop, so as not to
+leave without them. A call that is not sent yet can be withdrawn; one that is sent is waited for. What the server
+refuses as a whole is asked again one by one.
 """
 
 from collections import deque
