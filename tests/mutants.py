@@ -2132,9 +2132,23 @@ MUTANTS = [
     Mutant(
         "Postgres tells queues apart by their hashes alone",
         "_engines/postgres/statements.py",
-        "_HASHED_QUEUE = f\"queue_hash = {_hash(':queue')} and {_QUEUE}\"",
+        "_HASHED_QUEUE = f\"queue_hash = {_hash(':queue')} and coalesce(queue = :queue, false)\"",
         "_HASHED_QUEUE = f\"queue_hash = {_hash(':queue')}\"",
-        "engines/test_postgres_reading.py::test_two_queues_of_one_hash_are_two",
+        "engines/test_postgres_reading.py::test_a_verb_of_a_queue_touches_no_other_of_its_hash",
+    ),
+    Mutant(
+        "Postgres has the server guess a queue's length by hash and name",
+        "_engines/postgres/statements.py",
+        "_HASHED_QUEUE = f\"queue_hash = {_hash(':queue')} and coalesce(queue = :queue, false)\"",
+        "_HASHED_QUEUE = f\"queue_hash = {_hash(':queue')} and queue = :queue\"",
+        "engines/test_postgres_plans.py::test_no_queue_is_sorted_however_many_there_are",
+    ),
+    Mutant(
+        "Postgres keeps what a claim files anew",
+        "_engines/postgres/statements.py",
+        "left join (select * from filed where (select claims from turn) offset 0) as claimed on true",
+        "left join (select * from filed where (select claims from turn)) as claimed on true",
+        "engines/test_postgres_plans.py::test_a_claim_that_files_what_time_has_moved_looks_for_nothing_that_is_ready",
     ),
     Mutant(
         "Postgres gives all that was claimed together to one worker",
@@ -2606,7 +2620,7 @@ MUTANTS = [
     Mutant(
         "Postgres sends each of a lane alone",
         "_engines/postgres/lanes.py",
-        "            if rows >= enough or (calls and rows + size > _TOGETHER):\n",
+        "            if calls and rows + call.size > _TOGETHER:\n",
         "            if calls:\n",
         "engines/test_postgres_reading.py::test_those_who_travel_together_when_the_store_is_left_arrive "
         "engines/test_postgres_outages.py::"
@@ -2615,9 +2629,16 @@ MUTANTS = [
     Mutant(
         "Postgres sends many at once",
         "_engines/postgres/lanes.py",
-        "        enough = total / 2 if total > _MANY else total\n",
-        "        enough = total\n",
-        "engines/test_postgres_reading.py::test_many_go_in_two_halves",
+        "        enough = work / 2 if work > _MANY else work\n",
+        "        enough = work\n",
+        "engines/test_postgres_reading.py::test_many_go_in_two_halves_where_commits_are_quick",
+    ),
+    Mutant(
+        "Postgres sends many in two halves however long a commit takes",
+        "_engines/postgres/lanes.py",
+        "        besides = _CALL if self._quick else 0\n",
+        "        besides = _CALL\n",
+        "engines/test_postgres_reading.py::test_many_go_in_two_halves_where_commits_are_quick",
     ),
     Mutant(
         "Postgres has the first of a lane leave alone whoever is about to come",
@@ -2709,10 +2730,10 @@ MUTANTS = [
         "Postgres deals out claims by their order alone",
         "_engines/postgres/sqlops.py",
         "                claimed.setdefault(row.worker_id, []).append(row)\n"
-        "            shares = {worker_id: iter(jobs) for worker_id, jobs in claimed.items()}\n"
+        "            shares = {worker_id: iter(own) for worker_id, own in claimed.items()}\n"
         "            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], seconds\n",
         "                claimed.setdefault(None, []).append(row)\n"
-        "            shares = {worker_id: iter(jobs) for worker_id, jobs in claimed.items()}\n"
+        "            shares = {worker_id: iter(own) for worker_id, own in claimed.items()}\n"
         "            return [list(islice(shares.get(None, ()), op.n)) for op in together], seconds\n",
         "engines/test_postgres_reading.py::test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name",
     ),

@@ -214,7 +214,7 @@ _STATEMENTS = {
     "_engines/postgres/statements.py": [
         "_hash: queue",  # called with constants, when the module is imported
         "compiled: _HINT.sub('', template)",  # a template is a constant of the catalogue
-        "compiled: _HINT.sub('', template).lstrip().replace(_QUEUE, _HASHED_QUEUE)",
+        "compiled: _QUEUE.sub(_HASHED_QUEUE, _HINT.sub('', template).lstrip())",
         "compiled: _CLOCK, text[5:]",
         "compiled: _CLOCK, text",
         "compiled.numbered: numbers.setdefault(name, len(numbers) + 1), _TYPES[name]",

@@ -1,4 +1,4 @@
-"""The SQL that SQLite runs, and of it the fragments and reads that Postgres takes over word for word.
+"""The SQL that SQLite runs, and of it the fragments and reads that Postgres takes over.
 
 ``$`` before a name is the tables' prefix. Parameters are named; no text is built from a value. A fragment that decides
 where a job stands has the name of the `Slot` that the rules give it, and a property test pins the two to each other.

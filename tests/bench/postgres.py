@@ -181,6 +181,7 @@ async def drain(dsn: str, jobs: int, tasks: int = 1) -> float:
     async with open_postgres(dsn) as store:
         queue = store.queue("q")
         await _fill(store, jobs)
+        await _connected(store)
 
         async def work() -> None:
             while (handle := await queue.claim("worker")) is not None:
@@ -226,7 +227,7 @@ def _with(option: str, measured: Measured, dsn: str) -> float:
 
 async def _connected(store: Store) -> None:
     """As many connections as the peers open before they are timed."""
-    await tasks_of(_TASKS, store.queue("q").statistics)
+    await tasks_of(_TASKS, store.queue("none").statistics)
 
 
 def one_by_one(bench: Bench) -> None:
@@ -239,6 +240,7 @@ def one_by_one(bench: Bench) -> None:
 async def worker(dsn: str, jobs: int) -> float:
     async with open_postgres(dsn) as store:
         await _fill(store, jobs)
+        await _connected(store)
         stop, left = StopToken(), jobs
 
         async def handle(job: Job) -> None:

@@ -245,9 +245,33 @@ def test_a_claim_that_files_what_time_has_moved_looks_for_nothing_that_is_ready(
         plan = explained(long_queue, text, dict(params), "analyze, timing off")
     finally:
         long_queue.execute("delete from alkstore.jobs where queue = 'expired'")
-    executed = [node["Index Name"] for node in nodes(plan) if node["Actual Loops"] and "Index Name" in node]
+    executed = [node.get("Index Name") or node.get("CTE Name") for node in nodes(plan) if node["Actual Loops"]]
     assert "jobs_expiry" in executed
     assert "jobs_ready" not in executed
+    assert "filed" not in executed  # they are filed, but not read
+
+
+_MANY = """
+insert into "many".jobs(queue_hash, queue, body, state, lane, due, priority, run_at, attempts, max_attempts,
+ visibility_timeout, base_backoff, created_at)
+select hashtextextended(queue, 0), queue, '1', 0, 1, n, 0, n, 0, 9, 30, 5, 0
+from generate_series(1, {rows}) as n, lateral (select 'q' || mod(n, {queues}) as queue) as named
+"""
+
+
+@pytest.mark.parametrize(("rows", "queues", "ours"), [(9_600, 64, False), (20_000, 2_000, True)])
+def test_no_queue_is_sorted_however_many_there_are(server: Server, rows: int, queues: int, ours: bool) -> None:
+    with connected(server) as connection:
+        connection.execute(script("postgres", "many"))
+        try:
+            connection.execute(_MANY.format(rows=rows, queues=queues))
+            connection.execute('vacuum analyze "many".jobs')
+            if ours:  # not behind a pooler
+                _set_as_the_engine_does(connection)
+            for name in ("CLAIM", "CLAIM_BEHIND", "JOBS", "NEXT_READY"):
+                assert not sorts(explained(connection, STATEMENTS[name], {}, "costs", '"many"')), name
+        finally:
+            connection.execute('drop schema "many" cascade')
 
 
 # What is asked all the time, and how many pages it may touch: a few times what it does. The queue has 9,000.
@@ -304,9 +328,7 @@ def test_a_plan_of_an_empty_queue_is_good_for_the_burst_that_comes(server: Serve
     with connected(server) as connection:
         connection.execute(script("postgres", "drained"))
         connection.execute('vacuum analyze "drained".jobs, "drained".events')
-        # What the engine sets for its own connections besides.
-        for setting in re.findall(r"set_config\('(enable_\w+)', 'off', false\)", inspect.getsource(_server_module())):
-            connection.execute(f"set {setting} = off")
+        _set_as_the_engine_does(connection)
         try:
             plan = explained(connection, STATEMENTS[name], {}, "costs", '"drained"')
         finally:
@@ -314,10 +336,12 @@ def test_a_plan_of_an_empty_queue_is_good_for_the_burst_that_comes(server: Serve
     assert not scans(plan)
 
 
-def _server_module() -> Any:
+def _set_as_the_engine_does(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """What it sets for its own connections besides."""
     from alkstore_trio._engines.postgres import server
 
-    return server
+    for setting in re.findall(r"set_config\('(enable_\w+)', 'off', false\)", inspect.getsource(server)):
+        connection.execute(f"set {setting} = off")
 
 
 # --------------------------------------------------------------------------------------- where a row stands

@@ -1,5 +1,6 @@
 """What a reading of the engine has found: ends in the middle of something, and what callers leave behind."""
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
@@ -274,13 +275,38 @@ async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Open
         assert set(departures) == {1}
 
 
-async def test_many_go_in_two_halves(opened: Opening) -> None:
+@pytest.mark.parametrize(("quick", "leave"), [(math.inf, [40, 39]), (0.0, [79])])
+async def test_many_go_in_two_halves_where_commits_are_quick(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch, quick: float, leave: list[int]
+) -> None:
+    monkeypatch.setattr(lanes, "_QUICK", quick)
+    async with opened() as store:
+        departures = _departures(engine_of(store)._enqueues)
+        for tasks_at_once in (2, 80):
+            departures.clear()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(tasks_at_once):
+                    tasks.start_soon(store.queue("q").enqueue, "x")
+        assert departures == [1, *leave]
+
+
+async def test_of_many_rows_a_half_goes_first(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_QUICK", 0.0)
     async with opened() as store:
         departures = _departures(engine_of(store)._enqueues)
         async with anyio.create_task_group() as tasks:
-            for _ in range(80):
-                tasks.start_soon(store.queue("q").enqueue, "x")
-        assert departures == [1, 40, 39]
+            for _ in range(9):
+                tasks.start_soon(store.queue("q").enqueue_many, ["x"] * 50)
+        assert departures == [1, 4, 4]
+
+
+async def test_calls_of_no_rows_go_as_others_do(opened: Opening) -> None:
+    async with opened() as store:
+        with anyio.fail_after(_BOUND):
+            async with anyio.create_task_group() as tasks:
+                for rows in (0, 0, 1, 0, 0):
+                    tasks.start_soon(store.queue("q").enqueue_many, ["x"] * rows)
+        assert len(await store.queue("q").jobs()) == 1
 
 
 async def test_what_is_large_does_not_go_all_together(opened: Opening) -> None:
@@ -306,7 +332,7 @@ def test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name() ->
     assert (of_a.id, [job.id for job in of_b]) == (2, [1, 3])
 
 
-async def test_two_queues_of_one_hash_are_two(opened: Opening, dsn: str, schema: str) -> None:
+async def test_a_verb_of_a_queue_touches_no_other_of_its_hash(opened: Opening, dsn: str, schema: str) -> None:
     async with opened() as store:
         queue, other = store.queue("q"), store.queue("other")
         ids = [await queue.enqueue(n, priority=9) for n in range(4)]
@@ -315,7 +341,8 @@ async def test_two_queues_of_one_hash_are_two(opened: Opening, dsn: str, schema:
         await claims[0].fail("dead")
         with psycopg.connect(dsn, autocommit=True) as foreign:
             foreign.execute(
-                f"""update "{schema}".jobs
+                f"""alter table "{schema}".jobs drop constraint jobs_hashed;
+                update "{schema}".jobs
                 set queue_hash = (select queue_hash from "{schema}".jobs where queue = 'other')"""
             )
         assert [job.id for job in await other.jobs()] == [own]

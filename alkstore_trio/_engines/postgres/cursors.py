@@ -19,7 +19,7 @@ from ..._wake import Hub
 __all__ = ["Cursors", "Place"]
 
 _LONG = 0.002  # seconds until a claim has found its rows where something is in its way; a plain one needs some 0.3 ms
-_EACH = 0.00003  # seconds, several times what finding each of its rows takes besides
+_EACH = 0.00005  # seconds, several times what finding each of its rows takes besides
 _LASTS = 1.0  # seconds
 
 Place = tuple[int, float, int]  # in the order of claims: the complement of the priority, run_at, id

@@ -28,14 +28,16 @@ _ANSWER = 10.0  # seconds that a server with which there is a connection has for
 _OLDEST = 13_00_00  # the first with gen_random_uuid(); older ones are no longer mended
 _ENCODINGS = {b"UTF8", b"SQL_ASCII"}  # of a database: what keeps any text as it is
 
-# A plan is kept that was made while a table was empty, so none may begin with reading a whole one. Nothing is set in a
-# session that is not ours alone, as behind a pooler, where it would be set for somebody else too.
+# A plan is kept that was made while a table was empty, or for short queues, so none may begin with reading all of a table
+# or queue. Nothing is set in a session that is not ours alone, as behind a pooler, where it would be set for somebody
+# else too.
 _SETTINGS = """
 select
  set_config('default_transaction_isolation', 'read committed', false),
  set_config('default_transaction_deferrable', 'off', false),
  set_config('plan_cache_mode', 'force_generic_plan', false),
  set_config('enable_seqscan', 'off', false),
+ set_config('enable_bitmapscan', 'off', false),
  set_config('jit', 'off', false),
  set_config('standard_conforming_strings', 'on', false),
  set_config('lock_timeout', %(timeout)s, false),

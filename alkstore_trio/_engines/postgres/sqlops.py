@@ -157,7 +157,7 @@ def claim(
             claimed: dict[str | None, list[JobRow]] = {}
             for row in job_rows(rows):
                 claimed.setdefault(row.worker_id, []).append(row)
-            shares = {worker_id: iter(jobs) for worker_id, jobs in claimed.items()}
+            shares = {worker_id: iter(own) for worker_id, own in claimed.items()}
             return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], seconds
         if behind is not None:  # too few were left there, and none was claimed
             behind = None

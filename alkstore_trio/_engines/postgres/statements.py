@@ -1,8 +1,8 @@
 """The SQL that this engine alone runs, and how a text of the catalogue becomes a statement of the server's.
 
 A verb is one statement. Its clock is read once, into `t`: the server's, or what ``clock=`` gave; ``:now`` is that
-reading. What the catalogue has fits here as it is, but for SQLite's hints, and since a queue is looked for by its hash.
-Nothing is built from a value.
+reading. What the catalogue has fits here but for two things: SQLite's hints go, and a queue is looked for by its hash
+first. Nothing is built from a value.
 """
 
 import re
@@ -77,17 +77,20 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 
 
 def _hash(queue: str) -> str:
+    """Of a name's bytes, whatever the database's collation."""
     return f'hashtextextended({queue} collate "C", 0)'
 
 
-_QUEUE = "queue = :queue"
-_HASHED_QUEUE = f"queue_hash = {_hash(':queue')} and {_QUEUE}"
+# The name is compared where the server has no statistics of it: it would take hash and name as independent, and a queue
+# as so short that it may be sorted.
+_QUEUE = re.compile(r"\bqueue = :queue\b")
+_HASHED_QUEUE = f"queue_hash = {_hash(':queue')} and coalesce(queue = :queue, false)"
 
 
 @lru_cache(maxsize=512)
 def compiled(template: str, schema: str) -> tuple[str, tuple[str, ...]]:
     """The statement that a text is for the tables of a schema, a quoted name, and its parameters in their order."""
-    text = _HINT.sub("", template).lstrip().replace(_QUEUE, _HASHED_QUEUE)
+    text = _QUEUE.sub(_HASHED_QUEUE, _HINT.sub("", template).lstrip())
     if ":now" in text:
         text = f"with {_CLOCK},\n{text[5:]}" if text.startswith("with ") else f"with {_CLOCK}\n{text}"
     numbers: dict[str, int] = {}
@@ -150,8 +153,8 @@ returning id"""
 
 # What time has moved, at most 500 rows of each kind, is filed anew instead of claiming; a claim that did so is asked
 # again. So is one that got nothing though there is something, which another claim holds at this moment. The first rows
-# are the first worker's: there is one for all, or one for each row. Behind `offset 0`, what is filed is not kept where
-# nothing is claimed.
+# are the first worker's: there is one for all, or one for each row. Behind `offset 0` a condition without
+# rows is judged before any is read, so that what is filed anew is not kept.
 _CLAIM = f"""
 with moved as materialized (
  select id from (
@@ -339,7 +342,7 @@ with deleted as (
 )
 select count(*) from deleted"""
 
-# One of each hash, which would be the only one of 2 ** 64 to stand for two names.
+# One of each hash: where two names have the same, which none of a million by chance does, one of them is not told.
 QUEUE_NAMES = """
 with recursive found(queue_hash, queue) as (
  (select queue_hash, queue from $jobs order by queue_hash limit 1)

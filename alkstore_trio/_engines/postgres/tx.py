@@ -31,7 +31,10 @@ _COMMIT = 30.0  # seconds that a commit may take before nobody knows what became
 _ROLLBACK = 5.0  # seconds after which the connection is closed instead
 
 # A caller's statement is planned as on any connection, and not as ours are.
-_AS_USUAL = "set local plan_cache_mode to default; set local enable_seqscan to default"
+_AS_USUAL = """
+set local plan_cache_mode to default;
+set local enable_seqscan to default;
+set local enable_bitmapscan to default"""
 
 
 class PostgresTx:

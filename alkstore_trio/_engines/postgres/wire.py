@@ -44,7 +44,7 @@ def _item(element: int) -> Callable[[Any], bytes]:
     """How one value of an array travels: behind its length."""
     if code := _FORMATS.get(element):
         sized = struct.Struct(f"!i{code}")
-        return partial(sized.pack, sized.size - len(_NULL))
+        return partial(sized.pack, sized.size - struct.calcsize("!i"))
     encode = _ENCODERS[element]
 
     def behind_its_length(value: Any) -> bytes:

@@ -27,7 +27,8 @@ create table "stored".jobs(
  died_at float8,
  worker_id text,
  last_error text,
- primary key (queue_hash, id) with (fillfactor = 50)
+ primary key (queue_hash, id) with (fillfactor = 50),
+ constraint jobs_hashed check (queue_hash = hashtextextended(queue, 0))
 ) with (
  fillfactor = 70,
  autovacuum_vacuum_scale_factor = 0,
@@ -140,7 +141,7 @@ insert into "stored"."offsets"("stream", "consumer", "offset") values ('orders',
 insert into "stored"."offsets"("stream", "consumer", "offset") values ('orders', 'it''s é💡', 4);
 insert into "stored"."schedules"("name", "spec", "interval", "queue", "body", "priority", "expires", "max_attempts", "next_at") values ('minutely', '	@every  60s ', 60.0, 'ticks',  E'{"note":"odd","é💡\\u0000":["it''s","a \\"b\\" \\\\ 100% %s $1"," ",1180591620717411303424,-0.0,0.1,1e+300,null,true,{},[]]}', 0, NULL, NULL, 1700000061.25);
 insert into "stored"."schedules"("name", "spec", "interval", "queue", "body", "priority", "expires", "max_attempts", "next_at") values ('nightly', '@every 1d', 86400.0, 'reports', '{"note":"nightly"}', 5, 3600.5, 7, 1700086401.25);
-insert into "stored"."schema"("version", "store") values (1, '606f21d4463448bfb2b804947d180117'::uuid);
+insert into "stored"."schema"("version", "store") values (1, 'cf8f75aa39e642b681aeca5bd6f48c5c'::uuid);
 insert into "stored"."streams"("stream", "last") values ('emptied', 3);
 insert into "stored"."streams"("stream", "last") values ('orders', 4);
 insert into "stored"."streams"("stream", "last") values ('trimmed', 6);
