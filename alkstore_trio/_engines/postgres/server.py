@@ -28,7 +28,7 @@ _ANSWER = 10.0  # seconds that a server with which there is a connection has for
 _OLDEST = 13_00_00  # the first with gen_random_uuid(); older ones are no longer mended
 _ENCODINGS = {b"UTF8", b"SQL_ASCII"}  # of a database: what keeps any text as it is
 
-# A plan is kept that was made while a table was empty, or for short queues, so none may begin with reading all of a table
+# A plan is kept that was made for an empty table, or for short queues, so none may begin with reading a whole table
 # or queue. Nothing is set in a session that is not ours alone, as behind a pooler, where it would be set for somebody
 # else too.
 _SETTINGS = """
