@@ -201,7 +201,7 @@ async def consumers(store: Store, lap: int, *, n: int) -> None:
 
 async def laps(place: Place, store: Store, lap: Lap, count: int) -> list[Figures]:
     """The figures after each lap."""
-    found = []
+    found = [_figures(place) for _ in range(count)]  # made beforehand, so that they are not among what grows
     tasks = len(anyio.get_running_tasks())
     async with AsyncExitStack() as transactions:  # so that the store has all the connections that it may come to have
         for _ in range(_CONNECTIONS - 1):
@@ -212,17 +212,19 @@ async def laps(place: Place, store: Store, lap: Lap, count: int) -> list[Figures
         await lap(store, number)
         with anyio.move_on_after(_REST):  # whoever has something left to do, such as to tell other stores, does it
             await until(lambda: len(anyio.get_running_tasks()) <= tasks)
-        figures = place.figures()
-        found.append(
-            {
-                "bytes of memory": _memory(),
-                "descriptors": len(os.listdir("/proc/self/fd")),
-                "threads": threading.active_count(),
-                "tasks": len(anyio.get_running_tasks()),
-                **figures,
-            }
-        )
+        found[number].update(_figures(place))
     return found
+
+
+def _figures(place: Place) -> Figures:
+    figures = place.figures()
+    return {
+        "bytes of memory": _memory(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "tasks": len(anyio.get_running_tasks()),
+        **figures,
+    }
 
 
 def broken(found: list[Figures], memory: int = _KEPT) -> list[str]:
