@@ -124,8 +124,8 @@ class Lane(Generic[Q, A]):
 
     async def do(self, op: Q) -> A:
         """The answer to an op."""
-        call: _Call[Q, A] = _Call(op, self._size(op), self._event())
         if self._busy:
+            call = self._called(op)
             self._waiting.append(call)
         else:
             self._busy = True
@@ -137,6 +137,7 @@ class Lane(Generic[Q, A]):
                 if not self._waiting:
                     self._company.went(1)
                     return await self._send_one(op)
+                call = self._called(op)
                 self._waiting.appendleft(call)
             finally:
                 self._end()
@@ -153,6 +154,9 @@ class Lane(Generic[Q, A]):
         if call.error is not None:
             raise call.error
         return call.answer
+
+    def _called(self, op: Q) -> _Call[Q, A]:
+        return _Call(op, self._size(op), self._event())
 
     async def emptied(self) -> None:
         """Wait until nothing is under way."""

@@ -153,8 +153,9 @@ returning id"""
 
 # What time has moved, at most 500 rows of each kind, is filed anew instead of claiming; a claim that did so is asked
 # again. So is one that got nothing though there is something, which another claim holds at this moment. The first rows
-# are the first worker's: there is one for all, or one for each row. Behind `offset 0` a condition without
-# rows is judged before any is read, so that what is filed anew is not kept.
+# are the first worker's: there is one for all, or one for each row. Behind `offset 0` a condition without rows is
+# judged before any is read, so that what is filed anew is not kept. `date_part` is several times as fast as `extract`,
+# which counts in each row.
 _CLAIM = f"""
 with moved as materialized (
  select id from (
