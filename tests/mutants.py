@@ -2144,13 +2144,6 @@ MUTANTS = [
         "engines/test_postgres_plans.py::test_no_queue_is_sorted_however_many_there_are",
     ),
     Mutant(
-        "Postgres keeps what a claim files anew",
-        "_engines/postgres/statements.py",
-        "left join (select * from filed where (select claims from turn) offset 0) as claimed on true",
-        "left join (select * from filed where (select claims from turn)) as claimed on true",
-        "engines/test_postgres_plans.py::test_a_claim_that_files_what_time_has_moved_looks_for_nothing_that_is_ready",
-    ),
-    Mutant(
         "Postgres gives all that was claimed together to one worker",
         "_engines/postgres/statements.py",
         "else (:worker_ids)[array_position(array(select id from picked), id)]",
@@ -2160,16 +2153,16 @@ MUTANTS = [
     Mutant(
         "Postgres keeps the token of the claim before",
         "_engines/postgres/statements.py",
-        "token = token + (select claims from turn)::int",
-        "token = (select claims from turn)::int",
+        "  token = token + 1,\n  worker_id",
+        "  token = 1,\n  worker_id",
         "conformance/test_postgres.py::"
         "test_a_newer_claim_lands_after_a_stale_handle_of_the_same_worker_tried_everything",
     ),
     Mutant(
         "Postgres buries no one who is exhausted",
         "_engines/postgres/statements.py",
-        "when (select claims from turn) then 1 when {SPENT} then 2 else state end",
-        "when (select claims from turn) then 1 else state end",
+        "  state = case when {SPENT} then 2 else state end",
+        "  state = state",
         "conformance/test_postgres.py::test_a_lapsed_claim_without_attempts_dies_of_the_next_claim",
     ),
     Mutant(
@@ -2641,6 +2634,13 @@ MUTANTS = [
         "engines/test_postgres_reading.py::test_many_go_in_two_halves_where_commits_are_quick",
     ),
     Mutant(
+        "Postgres sends all who wait, however few come back",
+        "_engines/postgres/lanes.py",
+        "        work = self._last\n",
+        "        work = 0\n",
+        "engines/test_postgres_reading.py::test_two_halves_stay_as_large_as_each_other",
+    ),
+    Mutant(
         "Postgres has the first of a lane leave alone whoever is about to come",
         "_engines/postgres/lanes.py",
         "        return self._left > 0\n",
@@ -2729,12 +2729,8 @@ MUTANTS = [
     Mutant(
         "Postgres deals out claims by their order alone",
         "_engines/postgres/sqlops.py",
-        "                claimed.setdefault(row.worker_id, []).append(row)\n"
-        "            shares = {worker_id: iter(own) for worker_id, own in claimed.items()}\n"
-        "            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], seconds\n",
-        "                claimed.setdefault(None, []).append(row)\n"
-        "            shares = {worker_id: iter(own) for worker_id, own in claimed.items()}\n"
-        "            return [list(islice(shares.get(None, ()), op.n)) for op in together], seconds\n",
+        "[list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], end, seconds\n",
+        "[list(islice(next(iter(shares.values())), op.n)) for op in together], end, seconds\n",
         "engines/test_postgres_reading.py::test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name",
     ),
     Mutant(

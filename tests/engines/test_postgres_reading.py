@@ -300,6 +300,29 @@ async def test_of_many_rows_a_half_goes_first(opened: Opening, monkeypatch: pyte
         assert departures == [1, 4, 4]
 
 
+async def test_two_halves_stay_as_large_as_each_other(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_QUICK", 0.0)
+    async with opened() as store, anyio.create_task_group() as tasks:
+        lane = engine_of(store)._enqueues
+        send, sent = lane._send_all, list[int]()
+
+        async def work() -> None:
+            for _ in range(3):
+                await store.queue("q").enqueue_many(["x"] * 50)
+
+        async def sending(together: Sequence[Any]) -> list[Any]:
+            sent.append(len(together))
+            if sent == [1, 3]:  # and five come while those are under way
+                for _ in range(5):
+                    tasks.start_soon(work)
+            return await send(together)
+
+        lane._send_all = sending
+        for _ in range(3):
+            tasks.start_soon(work)
+    assert sent[:3] == [1, 3, 4]  # of the five that wait one goes with the three, who come back
+
+
 async def test_calls_of_no_rows_go_as_others_do(opened: Opening) -> None:
     async with opened() as store:
         with anyio.fail_after(_BOUND):
@@ -328,8 +351,9 @@ def test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name() ->
 
     with pytest.raises(StopIteration) as end:
         steps.send([row(1, "b"), row(2, "a"), row(3, "b")])
-    [[of_a], of_b], _ = end.value.value
-    assert (of_a.id, [job.id for job in of_b]) == (2, [1, 3])
+    [[of_a], of_b], last, _ = end.value.value
+    assert (of_a[0], [job_id for job_id, *_ in of_b]) == (2, [1, 3])
+    assert last is None  # there are three of four
 
 
 async def test_a_verb_of_a_queue_touches_no_other_of_its_hash(opened: Opening, dsn: str, schema: str) -> None:
@@ -654,7 +678,7 @@ async def test_a_claim_under_way_when_its_queue_is_woken_leaves_no_cursor(
             [row] = await engine.do(ops.Claim("q", "w", 1))
             engine._cursors.drop("q")
             await queue.enqueue("urgent", priority=1)
-            claim.claimed(1, [row], 1.0)
+            claim.claimed(1, (~row.priority, row.run_at, row.id), 1.0)
         assert engine._cursors._cursors == {}
         claimed = await queue.claim("w")
         assert claimed is not None

@@ -24,8 +24,6 @@ from alkstore_trio._engines.postgres import engine as module
 from alkstore_trio._engines.postgres.server import Server
 from alkstore_trio._ops import Claim, Heartbeat, Op, Release
 from alkstore_trio._rules.names import RECONNECTED, queue_wake
-from alkstore_trio._rules.queue import JobRow
-from alkstore_trio._rules.stamps import PLAIN
 from alkstore_trio._waiting import bell_on
 from alkstore_trio._wake import Bell, Hub
 from alkstore_trio.testing import ManualClock
@@ -400,11 +398,10 @@ async def test_a_quick_claim_leaves_no_cursor(opened: Opening, monkeypatch: pyte
 
 
 async def test_a_claim_of_many_may_take_longer_before_it_leaves_a_cursor() -> None:
-    rows = [JobRow(n, "q", "1", PLAIN, 0, 0.0, None, 0.0) for n in range(200)]
     for n, seconds, leaves in ((1, 0.005, True), (200, 0.005, False), (200, 0.02, True)):
         known = cursors.Cursors(Hub())
         with known.claiming("q") as claiming:
-            claiming.claimed(n, rows[:n], seconds)
+            claiming.claimed(n, (0, 0.0, n), seconds)
         assert bool(known._cursors) == leaves, (n, seconds)
 
 

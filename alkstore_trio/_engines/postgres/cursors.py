@@ -13,7 +13,6 @@ import anyio
 import attrs
 
 from ..._rules.names import queue_wake
-from ..._rules.queue import JobRow
 from ..._wake import Hub
 
 __all__ = ["Cursors", "Place"]
@@ -56,12 +55,12 @@ class _Claiming:
     def close(self) -> None:
         self.woken = True
 
-    def claimed(self, n: int, rows: list[JobRow], seconds: float) -> None:
-        """It asked for up to ``n`` rows, was so long in finding them at the server, and came back with these."""
-        if len(rows) < n:
+    def claimed(self, n: int, last: Place | None, seconds: float) -> None:
+        """It asked for ``n`` rows, which took so long to find; the last is there, or ``None`` where there are fewer."""
+        if last is None:
             self.cursors.drop(self.queue)
         elif not self.woken and (self.place is not None or seconds > _LONG + _EACH * n):
-            self.cursors.go_on_behind(self.queue, _place(rows[-1]))
+            self.cursors.go_on_behind(self.queue, last)
 
 
 class Cursors:
@@ -102,7 +101,3 @@ class Cursors:
         cursor = self._cursors.pop(queue, None)
         if cursor is not None:
             self._hub.detach(queue_wake(queue), cursor)
-
-
-def _place(row: JobRow) -> Place:
-    return ~row.priority, row.run_at, row.id

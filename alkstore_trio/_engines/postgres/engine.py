@@ -21,8 +21,8 @@ from ..._errors import Closed, CommitUnknown, DatabaseError
 from ..._loop import TaskRef, Turns, asking_task, call_soon_threadsafe, came_barely, cancel_later, event_class, unbroken
 from ..._ops import Op
 from ..._rules.bounds import reading
-from ..._rules.queue import JobRow
 from ..._wake import Hub
+from ..reads import job_rows
 from . import sqlops
 from .connection import AsyncAnyioConnection
 from .cursors import Cursors
@@ -232,7 +232,8 @@ class PostgresEngine:
         lane = self._named.get(key)
         if lane is None:
             lane = self._named[key] = self._lane_for(op, key)
-        return await lane.do(op)  # without an await in between: a lane that is found is entered
+        answer = await lane.do(op)  # without an await in between: a lane that is found is entered
+        return job_rows(answer) if isinstance(op, ops.Claim) else answer  # while the next claims are under way
 
     def _lane_for(self, op: ops.Publish | ops.Claim | ops.Ack, key: Key) -> Lane[Any, Any]:
         forget = partial(self._named.pop, key)
@@ -245,10 +246,10 @@ class PostgresEngine:
             case ops.Ack():
                 return self._lane(self._sending(sqlops.ack), lambda op: len(op.claims), self._ackers, forget)
 
-    async def _claimed(self, together: Sequence[ops.Claim]) -> list[list[JobRow]]:
+    async def _claimed(self, together: Sequence[ops.Claim]) -> list[list[tuple[Any, ...]]]:
         with self._cursors.claiming(together[0].queue) as cursor:
-            answers, seconds = await self._committed(sqlops.claim(together, self.clock(), cursor.place))
-            cursor.claimed(sum(op.n for op in together), [row for rows in answers for row in rows], seconds)
+            answers, last, seconds = await self._committed(sqlops.claim(together, self.clock(), cursor.place))
+            cursor.claimed(sum(op.n for op in together), last, seconds)
         return answers
 
     def _lanes(self) -> list[Lane[Any, Any]]:

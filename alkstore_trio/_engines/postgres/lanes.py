@@ -82,6 +82,7 @@ class Lane(Generic[Q, A]):
         "_emptied",
         "_event",
         "_forget",
+        "_last",
         "_patience",
         "_pause",
         "_quick",
@@ -113,6 +114,7 @@ class Lane(Generic[Q, A]):
         self._forget = forget  # called when nobody is in it any more
         self._busy = False
         self._quick = False  # whether the last departure was
+        self._last = 0  # the work that it was: whose calls were answered are back soon
         self._closed = False
         self._patience: anyio.CancelScope  # with what is under way together
         self._emptied: Event | None = None
@@ -194,12 +196,13 @@ class Lane(Generic[Q, A]):
             while self._waiting:
                 await self._send(self._next())
         finally:
+            self._last = 0
             self._end()
 
     def _next(self) -> list[_Call[Q, A]]:
         """Those who go now: of many one half, so that the loop has its answers while the server has the other."""
         besides = _CALL if self._quick else 0
-        work = 0
+        work = self._last
         for call in self._waiting:
             work += call.size + besides
             if work > 2 * _TOGETHER:  # more than two departures take
@@ -215,6 +218,7 @@ class Lane(Generic[Q, A]):
             done += call.size + besides
             call.sent = True
             calls.append(self._waiting.popleft())
+        self._last = done
         return calls
 
     async def _send(self, calls: list[_Call[Q, A]]) -> None:

@@ -44,6 +44,7 @@ A = TypeVar("A")
 Steps = Generator[tuple[str, Mapping[str, Any]], list[tuple[Any, ...]], A]
 
 _BY_AGE, _BY_PRIORITY = itemgetter(5, 0), itemgetter(4)  # of `statements.JOB`; together the order of claims
+_WORKER_ID = 12
 _RACES = 5  # rounds that get nothing because of other claims
 
 # Queues
@@ -133,8 +134,11 @@ def _next_ready_at(op: ops.NextReadyAt, clock: float | None) -> Steps[ops.NextRe
 
 def claim(
     together: Sequence[ops.Claim], clock: float | None, behind: Place | None
-) -> Steps[tuple[list[list[JobRow]], float]]:
-    """The rows that each of some claims of one queue gets, from a place on, and the seconds that finding them took."""
+) -> Steps[tuple[list[list[tuple[Any, ...]]], Place | None, float]]:
+    """What each of some claims of one queue gets, for `job_rows`, from a place on.
+
+    Besides, the place of the last row, where there are as many as were asked for, and the seconds that finding took.
+    """
     workers = {op.worker_id for op in together}
     params: dict[str, Any] = {
         "clock": clock,
@@ -154,22 +158,28 @@ def claim(
         if first[0] is not None:
             rows.sort(key=_BY_AGE)
             rows.sort(key=_BY_PRIORITY, reverse=True)
-            claimed: dict[str | None, list[JobRow]] = {}
-            for row in job_rows(rows):
-                claimed.setdefault(row.worker_id, []).append(row)
+            claimed: dict[str, list[tuple[Any, ...]]] = {}
+            for row in rows:
+                claimed.setdefault(row[_WORKER_ID], []).append(row)
             shares = {worker_id: iter(own) for worker_id, own in claimed.items()}
-            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], seconds
+            end = _place(rows[-1]) if len(rows) == params["n"] else None
+            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], end, seconds
         if behind is not None:  # too few were left there, and none was claimed
             behind = None
         elif not filed:
             races += 1
             if not missed or races == _RACES:
-                return [[] for _ in together], seconds
+                return [[] for _ in together], None, seconds
+
+
+def _place(row: tuple[Any, ...]) -> Place:
+    job_id, _, _, _, priority, run_at, *_ = row
+    return ~priority, run_at, job_id
 
 
 def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
-    [rows], _ = yield from claim([op], clock, None)
-    return rows
+    [rows], _, _ = yield from claim([op], clock, None)
+    return job_rows(rows)
 
 
 def _ack(op: ops.Ack, clock: float | None) -> Steps[int]:

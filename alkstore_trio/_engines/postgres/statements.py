@@ -153,8 +153,7 @@ returning id"""
 
 # What time has moved, at most 500 rows of each kind, is filed anew instead of claiming; a claim that did so is asked
 # again. So is one that got nothing though there is something, which another claim holds at this moment. The first rows
-# are the first worker's: there is one for all, or one for each row. Behind `offset 0` a condition without rows is
-# judged before any is read, so that what is filed anew is not kept. `date_part` is several times as fast as `extract`,
+# are the first worker's: there is one for all, or one for each row. `date_part` is several times as fast as `extract`,
 # which counts in each row.
 _CLAIM = f"""
 with moved as materialized (
@@ -194,32 +193,32 @@ turn as materialized (
 filed as (
  update $jobs
  set
-  state = case when (select claims from turn) then 1 when {SPENT} then 2 else state end,
+  state = case when {SPENT} then 2 else state end,
   lane = case
-   when (select claims from turn) or {LEASED} then 0
+   when {LEASED} then 0
    when {EXPIRED} then 2
    when {DELAYED} then 0
    when attempts < max_attempts then 1
    else 3
   end,
-  due = case when (select claims from turn) then {_deadline("visibility_timeout")} else due end,
-  attempts = attempts + (select claims from turn)::int,
-  token = token + (select claims from turn)::int,
+  last_error = case when {SPENT} then :error else last_error end,
+  died_at = case when {SPENT} then :now else died_at end
+ where queue = :queue and id = any(array(select id from moved))
+),
+claimed as (
+ update $jobs
+ set
+  state = 1,
+  lane = 0,
+  due = {_deadline("visibility_timeout")},
+  attempts = attempts + 1,
+  token = token + 1,
   worker_id = case
-   when not (select claims from turn) then worker_id
    when cardinality(:worker_ids) = 1 then (:worker_ids)[1]
    else (:worker_ids)[array_position(array(select id from picked), id)]
   end,
-  claim_expires_at = case
-   when (select claims from turn) then {_deadline("visibility_timeout")}
-   else claim_expires_at
-  end,
-  last_error = case when not (select claims from turn) and {SPENT} then :error else last_error end,
-  died_at = case when not (select claims from turn) and {SPENT} then :now else died_at end
- where queue = :queue and id = any(array(
-  select id from picked where (select claims from turn)
-  union all
-  select id from moved))
+  claim_expires_at = {_deadline("visibility_timeout")}
+ where queue = :queue and id = any(array(select id from picked where (select claims from turn)))
  returning {JOB}
 )
 select {JOB}, date_part('epoch', clock_timestamp() - statement_timestamp()), not claims,
@@ -234,7 +233,7 @@ select {JOB}, date_part('epoch', clock_timestamp() - statement_timestamp()), not
   limit 1) is not null
 )
 from turn
-left join (select * from filed where (select claims from turn) offset 0) as claimed on true"""
+left join claimed on true"""
 
 CLAIM = _CLAIM.format(behind="", enough="")
 CLAIM_BEHIND = _CLAIM.format(
