@@ -128,14 +128,14 @@ async def chancy_handle(*, payload: object) -> None:
     _chancy[0].one()
 
 
-async def chancy(dsn: str, jobs: int) -> float:
+async def chancy(dsn: str, jobs: int, *, silent: bool = False) -> float:
     package = import_module("chancy")
     countdown = _Countdown(jobs)
     _chancy.append(countdown)
     queue = package.Queue("bench", _TASKS, executor=package.Chancy.Executor.Async, eager_polling=True)
     job = package.Job.from_func(chancy_handle, queue="bench", kwargs={"payload": PAYLOAD})
-    quiet = logging.getLogger("bench")  # its own writes a line for each job
-    async with package.Chancy(dsn, log=quiet) as app:
+    log = {"log": logging.getLogger("bench")} if silent else {}  # its own writes a line for each job
+    async with package.Chancy(dsn, **log) as app:
         await app.migrate()
         for n in _bulks(jobs):
             async for _ in app.push_many([job] * n):
@@ -153,6 +153,7 @@ PEERS: dict[str, Callable[[str, int], Awaitable[float]]] = {
     "pgmq in batches": partial(pgmq, batch=_BATCH),
     "procrastinate": procrastinate,
     "chancy": chancy,
+    "chancy, writing no log": partial(chancy, silent=True),
 }
 
 
