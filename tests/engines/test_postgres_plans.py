@@ -35,7 +35,7 @@ from tests.servers import Server
 
 NOW = 1_000_000.0
 HUGE = sys.float_info.max
-ROWS = 200_000
+ROWS = 1_000_000
 SCHEMA = '"alkstore"'
 
 # All that the engine sends: its own, and those of the catalogue that its ops name.
@@ -71,13 +71,13 @@ def connected(server: Server) -> psycopg.Connection[tuple[Any, ...]]:
 
 # Each kind where the engine would have filed it, spread over time, so that an index by it has something to tell apart;
 # none crosses NOW.
-_FILL = """
+_FILL = f"""
 insert into alkstore.jobs(id, queue_hash, queue, body, state, lane, due, priority, run_at, expires_at, attempts,
  max_attempts, visibility_timeout, base_backoff, dead_retention, claim_expires_at, token, created_at, died_at)
 select n, hashtextextended(queue, 0), queue, '1', state, lane, due + n * 1e-6,
  priority, run_at + n * 1e-6, expires_at, attempts, 3, 30, 5, dead_retention, claim_expires_at + n * 1e-6, attempts, 0,
  died_at + n * 1e-6
-from generate_series(1, 200000) as n
+from generate_series(1, {ROWS}) as n
 cross join lateral (select case when mod(n, 10) = 0 then 'other ' || mod(n, 700) else 'q' end as queue) as named
 join (values
  (0, 0, 0, 1000060, 0, 1000060, null, 0, null, null, null),  -- delayed
@@ -91,7 +91,7 @@ join (values
  (8, 2, 3, 999940, 0, 999940, null, 3, null, 999940, 600)
 ) as kinds(kind, state, lane, due, priority, run_at, expires_at, attempts, claim_expires_at, died_at, dead_retention)
  on kind = mod(n, 9);
-select setval('alkstore.jobs_id_seq', 200000);
+select setval('alkstore.jobs_id_seq', {ROWS});
 insert into alkstore.events(stream, "offset", body, created_at)
 select 's' || mod(n, 3), n, '1', 0 from generate_series(1, 50000) as n;
 insert into alkstore.streams(stream, last) select 's' || n, 50000 from generate_series(0, 2) as n;
@@ -273,7 +273,7 @@ def test_no_queue_is_sorted_however_many_there_are(server: Server, rows: int, qu
             connection.execute('drop schema "many" cascade')
 
 
-# What is asked all the time, and how many pages it may touch: a few times what it does. The queue has 9,000.
+# What is asked all the time, and how many pages it may touch: a few times what it does. The queue has 41,000.
 COSTS: list[tuple[Op[Any], int]] = [
     (ops.Enqueue("q", ("1",), Stamps(30.0, 3, 5.0, None), None, None, 0, None), 200),
     (ops.Claim("q", "w", 1), 200),
