@@ -2629,7 +2629,7 @@ MUTANTS = [
     Mutant(
         "Postgres sends many in two halves however long a commit takes",
         "_engines/postgres/lanes.py",
-        "        besides = _CALL if self._quick else 0\n",
+        "        besides = _CALL if self._company.quick else 0\n",
         "        besides = _CALL\n",
         "engines/test_postgres_reading.py::test_many_go_in_two_halves_where_commits_are_quick",
     ),
@@ -2639,6 +2639,28 @@ MUTANTS = [
         "        work = self._last\n",
         "        work = 0\n",
         "engines/test_postgres_reading.py::test_two_halves_stay_as_large_as_each_other",
+    ),
+    Mutant(
+        "Postgres expects those back who have been away for long",
+        "_engines/postgres/lanes.py",
+        "            self._last = 0\n            self._end()\n",
+        "            self._end()\n",
+        "engines/test_postgres_reading.py::test_of_many_rows_a_half_goes_first",
+    ),
+    Mutant(
+        "Postgres expects as many back as a huge call had rows",
+        "_engines/postgres/lanes.py",
+        "        self._last = min(done, _TOGETHER)\n",
+        "        self._last = done\n",
+        "engines/test_postgres_reading.py::test_behind_a_huge_one_many_go_in_two_halves_too",
+    ),
+    Mutant(
+        "Postgres calls off whoever is under way when one who was answered is cancelled",
+        "_engines/postgres/lanes.py",
+        "            if not call.done.is_set():  # else others are under way\n",
+        "            if True:\n",
+        "engines/test_postgres_reading.py::test_who_is_cancelled_once_his_answer_is_there_concerns_nobody_else "
+        "engines/test_postgres_reading.py::test_who_is_cancelled_while_his_store_is_closed_is_told_so",
     ),
     Mutant(
         "Postgres has the first of a lane leave alone whoever is about to come",
@@ -2727,7 +2749,7 @@ MUTANTS = [
         "engines/test_postgres_wakes.py::test_claims_go_on_where_a_slow_one_ended",
     ),
     Mutant(
-        "Postgres deals out claims by their order alone",
+        "Postgres deals the first worker's claims to all",
         "_engines/postgres/sqlops.py",
         "[list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], end, seconds\n",
         "[list(islice(next(iter(shares.values())), op.n)) for op in together], end, seconds\n",

@@ -298,6 +298,47 @@ async def test_of_many_rows_a_half_goes_first(opened: Opening, monkeypatch: pyte
             for _ in range(9):
                 tasks.start_soon(store.queue("q").enqueue_many, ["x"] * 50)
         assert departures == [1, 4, 4]
+        departures.clear()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(9):
+                tasks.start_soon(store.queue("q").enqueue_many, ["x"] * 50)
+        assert departures == [5, 4]  # those of before are not expected back
+
+
+async def test_behind_a_huge_one_many_go_in_two_halves_too(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_QUICK", math.inf)
+    async with opened() as store, anyio.create_task_group() as tasks:
+        lane = engine_of(store)._enqueues
+        send, sent = lane._send_all, list[int]()
+
+        async def sending(together: Sequence[Any]) -> list[Any]:
+            sent.append(len(together))
+            if len(sent) == 2:
+                for _ in range(150):
+                    tasks.start_soon(store.queue("q").enqueue, "x")
+                while len(lane._waiting) < 150:
+                    await checkpoint()
+            return await send(together)
+
+        lane._send_all = sending
+        tasks.start_soon(store.queue("q").enqueue, "first")
+        while lane.idle:
+            await checkpoint()
+        tasks.start_soon(store.queue("q").enqueue_many, ["x"] * 5_000)
+    assert sent[:3] == [1, 1, 101]
+
+
+async def test_commits_are_as_quick_for_a_lane_that_is_new(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_QUICK", math.inf)
+    async with opened() as store:
+        engine = engine_of(store)
+        for name, leave in (("one", 79), ("another", 40)):
+            lane = engine._named[("stream", name)] = engine._lane_for(ops.Publish(name, None, ()), ("stream", name))
+            departures = _departures(lane)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(80):
+                    tasks.start_soon(store.stream(name).publish, "x")
+            assert leave in departures, departures
 
 
 async def test_two_halves_stay_as_large_as_each_other(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +356,8 @@ async def test_two_halves_stay_as_large_as_each_other(opened: Opening, monkeypat
             if sent == [1, 3]:  # and five come while those are under way
                 for _ in range(5):
                     tasks.start_soon(work)
+                while len(lane._waiting) < 5:
+                    await checkpoint()
             return await send(together)
 
         lane._send_all = sending
@@ -354,6 +397,19 @@ def test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name() ->
     [[of_a], of_b], last, _ = end.value.value
     assert (of_a[0], [job_id for job_id, *_ in of_b]) == (2, [1, 3])
     assert last is None  # there are three of four
+
+
+def test_a_claim_ends_at_the_last_of_as_many_rows_as_were_asked_for() -> None:
+    steps = sqlops.claim([ops.Claim("q", "a", 2)], None, None)
+    next(steps)
+    rows = [
+        (n, "q", "1", 1, priority, 0.5, None, 1, 3, 300.0, 5.0, None, "a", 300.0, 1, 0.0, None, None, 0.0, 0, 0)
+        for n, priority in ((7, 3), (8, 4))
+    ]
+    with pytest.raises(StopIteration) as end:
+        steps.send(rows)
+    [own], last, _ = end.value.value
+    assert ([job_id for job_id, *_ in own], last) == ([8, 7], (~3, 0.5, 7))
 
 
 async def test_a_verb_of_a_queue_touches_no_other_of_its_hash(opened: Opening, dsn: str, schema: str) -> None:
@@ -421,6 +477,51 @@ async def test_who_ends_while_others_have_their_turn_has_sent_nothing_and_lets_t
     assert outcomes == ({"other": 1} if ends == "cancelled" else {"other": None, "never": None})
     async with opened() as store:
         assert [job.payload for job in await store.queue("q").jobs()] == (["other"] if ends == "cancelled" else [])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_is_cancelled_once_his_answer_is_there_concerns_nobody_else(
+    opened: Opening, anyio_backend: str
+) -> None:
+    import asyncio
+
+    async with opened() as store:
+        lane = engine_of(store)._enqueues
+        send, departures = lane._send_all, list[float]()
+
+        async def sending(together: Sequence[Any]) -> list[Any]:
+            if len(departures) == 1:
+                others.append(asyncio.create_task(store.queue("q").enqueue("d")))
+                while not lane._waiting:
+                    await checkpoint()
+            elif len(departures) == 2:
+                others[1].cancel()  # it was told, and has not gone on yet
+                await checkpoint()
+            departures.append(lane._patience.deadline if departures else math.inf)
+            return await send(together)
+
+        lane._send_all = sending
+        others = [asyncio.create_task(store.queue("q").enqueue(name)) for name in "abc"]
+        await asyncio.wait(others)
+        ids = await asyncio.gather(*others)
+        assert sorted(ids) == [1, 2, 3, 4]
+        assert departures == [math.inf] * 3
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_is_cancelled_while_his_store_is_closed_is_told_so(opened: Opening, anyio_backend: str) -> None:
+    import asyncio
+
+    async with opened() as store:
+        lane = engine_of(store)._enqueues
+        first, second = (asyncio.create_task(store.queue("q").enqueue(name)) for name in "ab")
+        while not lane._waiting:
+            await checkpoint()
+        lane.close()
+        second.cancel()
+        await first
+        with pytest.raises(Closed):
+            await second
 
 
 async def test_streams_that_somebody_else_holds_leave_a_connection_to_everything_else(

@@ -233,7 +233,7 @@ class PostgresEngine:
         if lane is None:
             lane = self._named[key] = self._lane_for(op, key)
         answer = await lane.do(op)  # without an await in between: a lane that is found is entered
-        return job_rows(answer) if isinstance(op, ops.Claim) else answer  # while the next claims are under way
+        return job_rows(answer) if isinstance(op, ops.Claim) else answer  # perhaps while the next are under way
 
     def _lane_for(self, op: ops.Publish | ops.Claim | ops.Ack, key: Key) -> Lane[Any, Any]:
         forget = partial(self._named.pop, key)

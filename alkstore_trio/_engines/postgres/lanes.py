@@ -25,7 +25,7 @@ A = TypeVar("A")
 
 _PATIENCE = 5.0  # seconds that one who is cancelled waits for what travels with others, before it is called off
 _TOGETHER = 500  # rows of up to 8 KiB, or one call that has more
-_MANY = 300  # rows that go in two halves: 400 were claimed and acked in 0.85 of the time that they took as one
+_MANY = 300  # rows, of which one half goes: 400 were claimed and acked in 0.85 of the time that they took as one
 _CALL = 4  # rows, which are as much work for the loop as a call is besides its own; it counts where commits are quick
 _QUICK = 0.0015  # seconds; the loop needs as long for some 50 calls
 _ROW = 8_192
@@ -38,12 +38,13 @@ def size_of(bodies: Sequence[str]) -> int:
 
 
 class Company:
-    """Whether those who use a lane, or the lanes of a kind, have gone together of late."""
+    """Whether those who use a lane, or the lanes of a kind, have gone together of late, and how that was."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "quick")
 
     def __init__(self) -> None:
         self._left = 0
+        self.quick = False  #: whether the last departure was
 
     @property
     def expected(self) -> bool:
@@ -85,7 +86,6 @@ class Lane(Generic[Q, A]):
         "_last",
         "_patience",
         "_pause",
-        "_quick",
         "_send_all",
         "_size",
         "_start_soon",
@@ -113,8 +113,7 @@ class Lane(Generic[Q, A]):
         self._company = company
         self._forget = forget  # called when nobody is in it any more
         self._busy = False
-        self._quick = False  # whether the last departure was
-        self._last = 0  # the work that it was: whose calls were answered are back soon
+        self._last = 0  # the work of the last departure: those whom it answered are expected back
         self._closed = False
         self._patience: anyio.CancelScope  # with what is under way together
         self._emptied: Event | None = None
@@ -150,8 +149,9 @@ class Lane(Generic[Q, A]):
             if not call.sent:
                 self._waiting.remove(call)
                 raise
-            call.given_up = True
-            self._patience.deadline = min(self._patience.deadline, anyio.current_time() + _PATIENCE)
+            if not call.done.is_set():  # else others are under way
+                call.given_up = True
+                self._patience.deadline = min(self._patience.deadline, anyio.current_time() + _PATIENCE)
             await insist(call.done, interruption, lambda: call.undone)
         if call.error is not None:
             raise call.error
@@ -201,7 +201,7 @@ class Lane(Generic[Q, A]):
 
     def _next(self) -> list[_Call[Q, A]]:
         """Those who go now: of many one half, so that the loop has its answers while the server has the other."""
-        besides = _CALL if self._quick else 0
+        besides = _CALL if self._company.quick else 0
         work = self._last
         for call in self._waiting:
             work += call.size + besides
@@ -218,7 +218,7 @@ class Lane(Generic[Q, A]):
             done += call.size + besides
             call.sent = True
             calls.append(self._waiting.popleft())
-        self._last = done
+        self._last = min(done, _TOGETHER)
         return calls
 
     async def _send(self, calls: list[_Call[Q, A]]) -> None:
@@ -229,7 +229,7 @@ class Lane(Generic[Q, A]):
                 asked = [call.op for call in calls]
                 left = perf_counter()
                 answers = await self._send_all(asked)
-                self._quick = perf_counter() - left < _QUICK
+                self._company.quick = perf_counter() - left < _QUICK
                 self._answered(asked, answers)
                 self._tell(calls, answers)
                 return
@@ -250,6 +250,7 @@ class Lane(Generic[Q, A]):
 
     def _undo(self, calls: Sequence[_Call[Q, A]]) -> None:
         """Nothing has come of some calls: those who have not given up wait again, before all others."""
+        self._last = 0
         for call in reversed(calls):
             if call.given_up:
                 call.undone = True

@@ -43,8 +43,10 @@ A = TypeVar("A")
 
 Steps = Generator[tuple[str, Mapping[str, Any]], list[tuple[Any, ...]], A]
 
-_BY_AGE, _BY_PRIORITY = itemgetter(5, 0), itemgetter(4)  # of `statements.JOB`; together the order of claims
-_WORKER_ID = 12
+# Of `statements.JOB`.
+_BY_AGE, _BY_PRIORITY = itemgetter(5, 0), itemgetter(4)  # together the order of claims
+_WORKER_ID = itemgetter(12)
+
 _RACES = 5  # rounds that get nothing because of other claims
 
 # Queues
@@ -160,7 +162,7 @@ def claim(
             rows.sort(key=_BY_PRIORITY, reverse=True)
             claimed: dict[str, list[tuple[Any, ...]]] = {}
             for row in rows:
-                claimed.setdefault(row[_WORKER_ID], []).append(row)
+                claimed.setdefault(_WORKER_ID(row), []).append(row)
             shares = {worker_id: iter(own) for worker_id, own in claimed.items()}
             end = _place(rows[-1]) if len(rows) == params["n"] else None
             return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], end, seconds
@@ -173,8 +175,7 @@ def claim(
 
 
 def _place(row: tuple[Any, ...]) -> Place:
-    job_id, _, _, _, priority, run_at, *_ = row
-    return ~priority, run_at, job_id
+    return ~_BY_PRIORITY(row), *_BY_AGE(row)
 
 
 def _claim(op: ops.Claim, clock: float | None) -> Steps[list[JobRow]]:
