@@ -159,7 +159,7 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         if self.pooled or self.lent:
             return await self._answer_unprepared(sql, params)
         while True:
-            plan = self._plans.get(sql) or await self._prepare(sql, len(params))
+            plan = self._plans.get(sql) or await self._prepare(sql)
             pgconn = self.pgconn
             pgconn.send_query_prepared(
                 plan.name, plan.encoded(params), param_formats=plan.formats, result_format=_BINARY
@@ -177,23 +177,18 @@ class AsyncAnyioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     async def _answer_unprepared(self, sql: str, params: Sequence[Any]) -> tuple[Plan, pq.abc.PGresult]:
         plan = self._plans.get(sql)
         if plan is None:
-            plan = self._plans[sql] = Plan.unprepared(sql)
+            plan = self._plans[sql] = Plan(sql)
         self.pgconn.send_query_params(
             sql.encode(), plan.encoded(params), plan.types, param_formats=plan.formats, result_format=_BINARY
         )
         return plan, await self._result()
 
-    async def _prepare(self, sql: str, count: int) -> Plan:
+    async def _prepare(self, sql: str) -> Plan:
         self._prepared_ever += 1
         name = b"alkstore_%d" % self._prepared_ever
         self.pgconn.send_prepare(name, sql.encode())
         await self._result()
-        types: list[int] = []
-        if count:
-            self.pgconn.send_describe_prepared(name)
-            described = await self._result()
-            types = [described.param_type(index) for index in range(described.nparams)]
-        plan = self._plans[sql] = Plan(name, types)
+        plan = self._plans[sql] = Plan(sql, name)
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing has happened yet
         return plan
 

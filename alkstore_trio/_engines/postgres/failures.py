@@ -45,7 +45,6 @@ _RELIED_ON = (
             "notifies",
             "parameter_status",
             "pipeline_status",
-            "send_describe_prepared",
             "send_prepare",
             "send_query",
             "send_query_params",

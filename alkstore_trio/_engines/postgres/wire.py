@@ -1,6 +1,6 @@
 """How the library's own statements and their answers travel: past psycopg's adapters, which are the application's.
 
-A parameter goes by the type that the statement's text gives it, as the server has told, so that each text has one plan.
+A parameter goes by the type that the statement's text casts it to, so that each text has one plan.
 """
 
 import re
@@ -79,36 +79,27 @@ def _pristine() -> adapt.AdaptersMap:
 ADAPTERS = _pristine()
 
 
-_OIDS = {
-    "float8": 701,
-    "float8[]": 1022,
-    "int2": 21,
-    "int8": 20,
-    "int8[]": 1016,
-    "text": 25,
-    "text[]": 1009,
-}
+def _oid(name: str) -> int:
+    kind = ADAPTERS.types[name.removesuffix("[]")]
+    return kind.array_oid if name.endswith("[]") else kind.oid
+
+
 _CAST = re.compile(r"\$(\d+)::(\w+(?:\[\])?)")
 
 
 class Plan:
-    """A statement of ours: prepared under a name, or under none and sent with its text each time."""
+    """A statement of ours, which casts each parameter: prepared under a name, or under none and sent each time."""
 
     __slots__ = ("_encoders", "_fresh", "_transformer", "formats", "name", "types")
 
-    def __init__(self, name: bytes, types: Sequence[int]) -> None:
+    def __init__(self, sql: str, name: bytes = b"") -> None:
+        casts = {int(number): _oid(of) for number, of in _CAST.findall(sql)}
         self.name = name
-        self.types = types
-        self._encoders = [_ENCODERS.get(oid, _as_text) for oid in types]
-        self.formats = [_BINARY if oid in _ENCODERS else _TEXT for oid in types]
+        self.types = [casts[number] for number in sorted(casts)]
+        self._encoders = [_ENCODERS.get(oid, _as_text) for oid in self.types]
+        self.formats = [_BINARY if oid in _ENCODERS else _TEXT for oid in self.types]
         self._transformer = adapt.Transformer(ADAPTERS)
         self._fresh = True  # whether the columns' types are still to be seen
-
-    @classmethod
-    def unprepared(cls, sql: str) -> "Plan":
-        """The plan of a statement that casts each of its parameters."""
-        casts = {int(number): _OIDS[name] for number, name in _CAST.findall(sql)}
-        return cls(b"", [casts[number] for number in sorted(casts)])
 
     def encoded(self, params: Sequence[Any]) -> list[bytes | None]:
         """Parameters as they travel; ``ValueError`` or ``TypeError`` for one that is not of its type."""
