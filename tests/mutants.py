@@ -2655,6 +2655,13 @@ MUTANTS = [
         "engines/test_postgres_reading.py::test_behind_a_huge_one_many_go_in_two_halves_too",
     ),
     Mutant(
+        "Postgres expects those back who were called off",
+        "_engines/postgres/lanes.py",
+        "        self._last = 0\n        for call in reversed(calls):\n",
+        "        for call in reversed(calls):\n",
+        "engines/test_postgres_reading.py::test_of_those_who_were_called_off_a_half_goes_first",
+    ),
+    Mutant(
         "Postgres calls off whoever is under way when one who was answered is cancelled",
         "_engines/postgres/lanes.py",
         "            if not call.done.is_set():  # else others are under way\n",
@@ -2751,8 +2758,8 @@ MUTANTS = [
     Mutant(
         "Postgres deals the first worker's claims to all",
         "_engines/postgres/sqlops.py",
-        "[list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], end, seconds\n",
-        "[list(islice(next(iter(shares.values())), op.n)) for op in together], end, seconds\n",
+        "[list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], last, seconds\n",
+        "[list(islice(next(iter(shares.values())), op.n)) for op in together], last, seconds\n",
         "engines/test_postgres_reading.py::test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name",
     ),
     Mutant(

@@ -1,7 +1,7 @@
 """What a reading of the engine has found: ends in the middle of something, and what callers leave behind."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -241,17 +241,24 @@ async def test_the_last_of_an_old_lane_leaves_a_new_one_alone(opened: Opening) -
         assert engine_of(store)._named == {}
 
 
-def _departures(lane: Lane[Any, Any]) -> list[int]:
-    """How many have gone together at each departure from now on."""
+def _departures(lane: Lane[Any, Any], **meanwhile: Callable[[], Awaitable[None]]) -> list[int]:
+    """How many have gone together at each departure from now on, and what is done before the n-th, `_n`, is sent."""
     departures: list[int] = []
     send = lane._send_all
 
     async def noting(together: Sequence[Any]) -> list[Any]:
         departures.append(len(together))
+        if what := meanwhile.get(f"_{len(departures)}"):
+            await what()
         return await send(together)
 
     lane._send_all = noting
     return departures
+
+
+async def _waiting_in(lane: Lane[Any, Any], calls: int) -> None:
+    while len(lane._waiting) < calls:
+        await checkpoint()
 
 
 async def test_those_who_have_gone_together_do_not_leave_one_by_one(opened: Opening) -> None:
@@ -309,23 +316,18 @@ async def test_behind_a_huge_one_many_go_in_two_halves_too(opened: Opening, monk
     monkeypatch.setattr(lanes, "_QUICK", math.inf)
     async with opened() as store, anyio.create_task_group() as tasks:
         lane = engine_of(store)._enqueues
-        send, sent = lane._send_all, list[int]()
 
-        async def sending(together: Sequence[Any]) -> list[Any]:
-            sent.append(len(together))
-            if len(sent) == 2:
-                for _ in range(150):
-                    tasks.start_soon(store.queue("q").enqueue, "x")
-                while len(lane._waiting) < 150:
-                    await checkpoint()
-            return await send(together)
+        async def many_come() -> None:
+            for _ in range(150):
+                tasks.start_soon(store.queue("q").enqueue, "x")
+            await _waiting_in(lane, 150)
 
-        lane._send_all = sending
+        departures = _departures(lane, _2=many_come)
         tasks.start_soon(store.queue("q").enqueue, "first")
         while lane.idle:
             await checkpoint()
         tasks.start_soon(store.queue("q").enqueue_many, ["x"] * 5_000)
-    assert sent[:3] == [1, 1, 101]
+    assert departures[:3] == [1, 1, 101]
 
 
 async def test_commits_are_as_quick_for_a_lane_that_is_new(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,25 +347,47 @@ async def test_two_halves_stay_as_large_as_each_other(opened: Opening, monkeypat
     monkeypatch.setattr(lanes, "_QUICK", 0.0)
     async with opened() as store, anyio.create_task_group() as tasks:
         lane = engine_of(store)._enqueues
-        send, sent = lane._send_all, list[int]()
 
         async def work() -> None:
             for _ in range(3):
                 await store.queue("q").enqueue_many(["x"] * 50)
 
-        async def sending(together: Sequence[Any]) -> list[Any]:
-            sent.append(len(together))
-            if sent == [1, 3]:  # and five come while those are under way
-                for _ in range(5):
-                    tasks.start_soon(work)
-                while len(lane._waiting) < 5:
-                    await checkpoint()
-            return await send(together)
+        async def five_come() -> None:
+            for _ in range(5):
+                tasks.start_soon(work)
+            await _waiting_in(lane, 5)
 
-        lane._send_all = sending
+        departures = _departures(lane, _2=five_come)
         for _ in range(3):
             tasks.start_soon(work)
-    assert sent[:3] == [1, 3, 4]  # of the five that wait one goes with the three, who come back
+    assert departures[:3] == [1, 3, 4]  # of the five that wait one goes with the three, who come back
+
+
+async def test_of_those_who_were_called_off_a_half_goes_first(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_QUICK", 0.0)
+    monkeypatch.setattr(lanes, "_PATIENCE", 0.0)
+    async with opened() as store, anyio.create_task_group() as tasks:
+        lane, leaving = engine_of(store)._enqueues, anyio.CancelScope()
+
+        async def give_up() -> None:
+            with leaving:
+                await store.queue("q").enqueue_many(["never"] * 50)
+
+        async def others_come() -> None:
+            tasks.start_soon(give_up)
+            await _waiting_in(lane, 1)
+            for _ in range(7):
+                tasks.start_soon(store.queue("q").enqueue_many, ["x"] * 50)
+            await _waiting_in(lane, 8)
+
+        async def nothing_comes() -> None:
+            leaving.cancel()
+            await anyio.sleep_forever()
+
+        departures = _departures(lane, _1=others_come, _2=nothing_comes)
+        tasks.start_soon(store.queue("q").enqueue, "first")
+    assert departures == [1, 4, 4, 3]
+    assert leaving.cancelled_caught
 
 
 async def test_calls_of_no_rows_go_as_others_do(opened: Opening) -> None:
@@ -385,15 +409,17 @@ async def test_what_is_large_does_not_go_all_together(opened: Opening) -> None:
         assert departures == [1, 3, 3, 2]
 
 
+def _row(number: int, worker: str, priority: int = 0) -> tuple[Any, ...]:
+    """What a claim gives of a job."""
+    stamps = 3, 300.0, 5.0, None
+    return number, "q", "1", 1, priority, 0.5, None, 1, *stamps, worker, 300.0, 1, 0.0, None, None, 0.0, False, False
+
+
 def test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name() -> None:
     steps = sqlops.claim([ops.Claim("q", worker, 2) for worker in ("a", "b")], None, None)
     next(steps)
-
-    def row(number: int, worker: str) -> tuple[Any, ...]:
-        return (number, "q", "1", 1, 0, 0.0, None, 1, 3, 300.0, 5.0, None, worker, 300.0, 1, 0.0, None, None, 0.0, 0, 0)
-
     with pytest.raises(StopIteration) as end:
-        steps.send([row(1, "b"), row(2, "a"), row(3, "b")])
+        steps.send([_row(1, "b"), _row(2, "a"), _row(3, "b")])
     [[of_a], of_b], last, _ = end.value.value
     assert (of_a[0], [job_id for job_id, *_ in of_b]) == (2, [1, 3])
     assert last is None  # there are three of four
@@ -402,12 +428,8 @@ def test_each_of_those_who_claim_together_gets_what_was_claimed_in_his_name() ->
 def test_a_claim_ends_at_the_last_of_as_many_rows_as_were_asked_for() -> None:
     steps = sqlops.claim([ops.Claim("q", "a", 2)], None, None)
     next(steps)
-    rows = [
-        (n, "q", "1", 1, priority, 0.5, None, 1, 3, 300.0, 5.0, None, "a", 300.0, 1, 0.0, None, None, 0.0, 0, 0)
-        for n, priority in ((7, 3), (8, 4))
-    ]
     with pytest.raises(StopIteration) as end:
-        steps.send(rows)
+        steps.send([_row(7, "a", 3), _row(8, "a", 4)])
     [own], last, _ = end.value.value
     assert ([job_id for job_id, *_ in own], last) == ([8, 7], (~3, 0.5, 7))
 

@@ -113,7 +113,7 @@ class Lane(Generic[Q, A]):
         self._company = company
         self._forget = forget  # called when nobody is in it any more
         self._busy = False
-        self._last = 0  # the work of the last departure: those whom it answered are expected back
+        self._last = 0  # the work of the last departure
         self._closed = False
         self._patience: anyio.CancelScope  # with what is under way together
         self._emptied: Event | None = None
@@ -200,7 +200,10 @@ class Lane(Generic[Q, A]):
             self._end()
 
     def _next(self) -> list[_Call[Q, A]]:
-        """Those who go now: of many one half, so that the loop has its answers while the server has the other."""
+        """Those who go now: of many one half, so that the loop has its answers while the server has the other.
+
+        Among the many are those who were answered last, for they are expected back.
+        """
         besides = _CALL if self._company.quick else 0
         work = self._last
         for call in self._waiting:

@@ -154,8 +154,8 @@ def claim(
         if behind is None:
             rows = yield sql.CLAIM, params
         else:
-            rank, run_at, last = behind
-            rows = yield sql.CLAIM_BEHIND, params | {"last_rank": rank, "last_run_at": run_at, "last_id": last}
+            rank, run_at, job_id = behind
+            rows = yield sql.CLAIM_BEHIND, params | {"last_rank": rank, "last_run_at": run_at, "last_id": job_id}
         *first, seconds, filed, missed = rows[0]
         if first[0] is not None:
             rows.sort(key=_BY_AGE)
@@ -164,8 +164,8 @@ def claim(
             for row in rows:
                 claimed.setdefault(_WORKER_ID(row), []).append(row)
             shares = {worker_id: iter(own) for worker_id, own in claimed.items()}
-            end = _place(rows[-1]) if len(rows) == params["n"] else None
-            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], end, seconds
+            last = _place(rows[-1]) if len(rows) == params["n"] else None
+            return [list(islice(shares.get(op.worker_id, ()), op.n)) for op in together], last, seconds
         if behind is not None:  # too few were left there, and none was claimed
             behind = None
         elif not filed:

@@ -79,11 +79,6 @@ def _pristine() -> adapt.AdaptersMap:
 ADAPTERS = _pristine()
 
 
-def _oid(name: str) -> int:
-    kind = ADAPTERS.types[name.removesuffix("[]")]
-    return kind.array_oid if name.endswith("[]") else kind.oid
-
-
 _CAST = re.compile(r"\$(\d+)::(\w+(?:\[\])?)")
 
 
@@ -93,7 +88,7 @@ class Plan:
     __slots__ = ("_encoders", "_fresh", "_transformer", "formats", "name", "types")
 
     def __init__(self, sql: str, name: bytes = b"") -> None:
-        casts = {int(number): _oid(of) for number, of in _CAST.findall(sql)}
+        casts = {int(number): ADAPTERS.types.get_oid(of) for number, of in _CAST.findall(sql)}
         self.name = name
         self.types = [casts[number] for number in sorted(casts)]
         self._encoders = [_ENCODERS.get(oid, _as_text) for oid in self.types]
